@@ -1,0 +1,66 @@
+# Every target sets itself up: a fresh clone needs Python 3.11+, make and a C compiler, nothing else.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+INSTALL := $(PIP) install --quiet --constraint constraints.txt
+
+.PHONY: help demo test check format docs bench results soak clean
+
+help:
+	@echo "make demo     the main job on the embedded corpus"
+	@echo "make test     all tests, with coverage"
+	@echo "make check    format, lint, types, generated docs, tests"
+	@echo "make bench    measure speed           -> docs/results"
+	@echo "make results  run the experiments     -> docs/results"
+	@echo "make soak     long fault and fuzz runs -> docs/results"
+	@echo "make docs     rewrite the generated docs;  make format;  make clean"
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PromptDSI needs Python 3.11 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+# The stamps are older than what they were made from only when that changed: the second time costs nothing.
+.venv/run: .venv/python pyproject.toml constraints.txt
+	@echo "installing promptdsi into .venv (once; some minutes on a slow line)"
+	$(INSTALL) --editable .
+	@touch $@
+
+.venv/dev: .venv/run
+	@echo "installing what the tests need into .venv (once)"
+	$(INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: .venv/run
+	@$(BIN)/promptdsi demo
+
+test: .venv/dev
+	$(BIN)/pytest --cov --cov-report=term
+
+check: .venv/dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/build_demo.py --check
+	$(BIN)/python tools/build_docs.py --check
+	$(BIN)/pytest --cov --cov-report=term
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: .venv/dev
+	$(BIN)/python tools/build_demo.py
+	$(BIN)/python tools/build_docs.py
+
+bench: .venv/dev
+	$(BIN)/python tools/bench_reading.py
+
+results: .venv/dev
+	$(BIN)/python tools/results_streams.py
+
+soak: .venv/dev
+	$(BIN)/python tools/soak_readers.py
+
+clean:
+	rm -rf .venv build dist demo-stream .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

@@ -1,0 +1,62 @@
+"""How commands speak: data on standard output, messages and progress on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from promptdsi.progress import Progress, shown, silent
+
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
+Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Processor threads to compute with.")]
+OnError = Annotated[
+    str, typer.Option("--on-error", help="stop at the first bad record, or skip bad records and list them.", metavar="stop|skip")
+]
+MaxUnknown = Annotated[int, typer.Option("--max-unknown", min=0, help="Judgements that may name unknown queries or documents.")]
+
+
+def say(message: str, *, quiet: bool = False) -> None:
+    """A message for the person, on standard error."""
+    if not quiet:
+        print(message, file=sys.stderr, flush=True)
+
+
+def progress_for(quiet: bool) -> Progress:
+    return silent if quiet else shown
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> None:
+    """Rows as a table; numbers to the right, the last row set apart when it is a total."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # Without a terminal, width is what the table needs: a file or a pipe has no right margin.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for column, value in rows[0].items():
+        table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
+    for number, row in enumerate(rows):
+        last = total and number == len(rows) - 2
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()), end_section=last)
+    console.print(table)
+
+
+def use_threads(threads: int | None) -> None:
+    """Set the number of compute threads, where a command computes with torch."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)

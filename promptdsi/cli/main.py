@@ -1,0 +1,64 @@
+"""The `promptdsi` command: the table of commands, and how errors become sentences and exit codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from promptdsi import __version__
+from promptdsi.cli.data import data
+from promptdsi.cli.demo import demo
+from promptdsi.cli.queries import queries
+from promptdsi.errors import PromptDSIError, UsageError
+
+COMMANDS = (demo, data, queries)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"promptdsi {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def promptdsi(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """A search index that lives in a model's weights and learns new documents without seeing the old ones again."""
+
+
+def main() -> None:
+    """Run the command line: 0 done, 1 the user's data or machine is at fault, 2 wrong usage."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        app()
+    except UsageError as error:
+        sys.exit(_fail(str(error), 2))
+    except PromptDSIError as error:
+        sys.exit(_fail(str(error), 1))
+    except BrokenPipeError:
+        # The reader of our output has gone (`promptdsi … | head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        sys.exit(_fail(named, 1))
+    except KeyboardInterrupt:
+        sys.exit(_fail("interrupted; run the same command again to go on", 130))
+
+
+def _terminated(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, code: int) -> int:
+    # One sentence, one line: paths and excerpts of data may hold anything.
+    print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    return code

@@ -1,0 +1,78 @@
+"""`promptdsi queries`: write pseudo-queries for the documents of a corpus."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from promptdsi.cli.console import Device, Json, Offline, Quiet, Seed, Threads, print_json, progress_for, say, use_threads
+from promptdsi.corpus import Corpus
+from promptdsi.corpus.generators import make_generator
+from promptdsi.corpus.generators.generator import Generator
+from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.pseudo import CACHE_FOLDER, QueryCache, Written, add_queries, generate_queries, with_queries
+from promptdsi.errors import DataError
+from promptdsi.progress import Progress
+
+LISTED = 10  # documents without queries that are named; all are counted
+
+
+def queries(
+    corpus: Annotated[Path, typer.Argument(help="BEIR folder to add to; with -o any corpus.")],
+    generator: Annotated[str, typer.Option("--generator", "-g", help="spans (no model), smollm2, or doc2query-t5.")] = "spans",
+    per_document: Annotated[
+        int | None, typer.Option("--per-document", "-n", min=1, help="At most this many per document (default: the generator's).")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="For doc2query-t5: a Hugging Face id or a local folder.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a new BEIR folder instead of adding to the corpus.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    threads: Threads = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Generate queries from each document and add them as train queries of kind pseudo.
+
+    Interrupted, the same command goes on where it stopped; run again, it adds nothing twice.
+    """
+    keywords: dict[str, Any] = {"seed": seed}
+    keywords |= {"per_document": per_document} if per_document is not None else {}
+    keywords |= {"model": model} if model is not None else {}
+    if generator != "spans":
+        keywords |= {"device": device, "offline": offline, "quiet": quiet}
+        use_threads(threads)
+    notes = ReadNotes()
+    writer = make_generator(generator, **keywords)
+    started = time.perf_counter()
+    if output is None:
+        written = add_queries(corpus, writer, notes=notes, progress=progress_for(quiet))
+    else:
+        written = _to_new_folder(corpus, output, writer, notes, progress_for(quiet))
+    for sentence in notes.sentences():
+        say(sentence, quiet=quiet)
+    _report(written, generator, output or corpus, time.perf_counter() - started, quiet=quiet, json=json)
+
+
+def _to_new_folder(source: Path, output: Path, writer: Generator, notes: ReadNotes, progress: Progress) -> Written:
+    if output.exists() and any(entry.name != CACHE_FOLDER for entry in output.iterdir()):
+        raise DataError("exists and is not empty", path=output)
+    corpus = Corpus.read(source, notes=notes)
+    written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
+    with_queries(corpus, written).write(output)
+    return written
+
+
+def _report(written: Written, generator: str, where: Path, seconds: float, *, quiet: bool, json: bool) -> None:
+    if json:
+        found = {"generator": generator, "added": len(written.pairs), "documents": written.generated_now, "seconds": round(seconds, 3)}
+        print_json(found | {"without": written.without})
+        return
+    added = f"{len(written.pairs):,} queries added to {where}"
+    say(f"{added} ({written.generated_now:,} documents generated now, {seconds:.1f} s)", quiet=quiet)
+    if written.without:
+        names = ", ".join(written.without[:LISTED]) + (", …" if len(written.without) > LISTED else "")
+        say(f"{generator} gave nothing for {len(written.without):,} documents: {names}", quiet=quiet)

@@ -1,0 +1,142 @@
+"""JSON Lines: one record a line. A lone documents file is a corpus; BEIR folders are made of these files.
+
+`documents` is a generator in bounded memory (per document it keeps an id and a hash, to find duplicates).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, NoReturn, TypeVar
+
+from promptdsi.corpus.formats.parts import Parts
+from promptdsi.corpus.lines import Line, decoded, excerpt, raw_lines
+from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.records import EMPTY, Document, Query, check_characters, check_document, check_query
+from promptdsi.errors import DataError
+from promptdsi.files import atomic_write
+
+Record = TypeVar("Record", Document, Query)
+
+
+def recognises(path: Path) -> bool:
+    return path.name.endswith((".jsonl", ".jsonl.gz"))
+
+
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+    return Parts(list(documents(path, notes)), [], {})
+
+
+def write(parts: Parts, path: Path) -> None:
+    if parts.queries or parts.qrels:
+        raise ValueError("a lone JSONL file holds documents only; write a BEIR folder to keep the queries")
+    with atomic_write(path) as file:
+        write_documents(parts.documents, file)
+
+
+def documents(path: Path, notes: ReadNotes) -> Iterator[Document]:
+    """Documents of a JSONL file, each id once."""
+    return _unique(path, notes, document_from, "documents repeated with equal content, kept once")
+
+
+def queries(path: Path, notes: ReadNotes) -> Iterator[Query]:
+    """Queries of a JSONL file, each id once."""
+    return _unique(path, notes, query_from, "queries repeated with equal content, kept once")
+
+
+def document_from(record: Mapping[str, Any]) -> Document:
+    """Turn a parsed line into a Document, or raise ValueError."""
+    fields = dict(record)
+    docid, text = _take(fields, "_id"), _take(fields, "text")
+    title = fields.pop("title", None)
+    document = Document(docid, text, "" if title is None else title, fields or EMPTY)
+    check_document(document)
+    return document
+
+
+def query_from(record: Mapping[str, Any]) -> Query:
+    """Turn a parsed line into a Query, or raise ValueError."""
+    fields = dict(record)
+    queryid, text = _take(fields, "_id"), _take(fields, "text")
+    query = Query(queryid, text, fields.pop("kind", "annotated"), fields or EMPTY)
+    check_query(query)
+    return query
+
+
+def document_line(document: Document) -> bytes:
+    check_document(document)
+    return _line({"_id": document.docid, "title": document.title, "text": document.text, **document.metadata})
+
+
+def query_line(query: Query) -> bytes:
+    check_query(query)
+    return _line({"_id": query.queryid, "text": query.text, "kind": query.kind, **query.metadata})
+
+
+def write_documents(records: Iterable[Document], file: IO[bytes]) -> None:
+    for record in records:
+        file.write(document_line(record))
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    check_characters(record)
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+
+
+def _take(fields: dict[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise ValueError(f'no "{name}"; the line has {", ".join(map(repr, list(fields)[:6])) or "no fields"}')
+    return fields.pop(name)
+
+
+def _unique(path: Path, notes: ReadNotes, make: Callable[[Mapping[str, Any]], Record], repeated: str) -> Iterator[Record]:
+    seen: dict[str, int] = {}  # id → hash of its content: enough to tell a harmless repeat from a contradiction
+    for line in raw_lines(path):
+        if not line.raw or line.raw.isspace():
+            continue
+        try:
+            record = make(parsed(line, path))
+        except (ValueError, DataError) as error:
+            notes.refuse(error if isinstance(error, DataError) else DataError(str(error), path=path, line=line.number))
+            continue
+        content = _content_hash(record)
+        earlier = seen.get(record[0])
+        if earlier is None:
+            seen[record[0]] = content
+            yield record
+        elif earlier == content:
+            notes.count(repeated)
+        else:
+            notes.refuse(DataError(f"id {record[0]!r} appeared before with other content", path=path, line=line.number))
+
+
+def parsed(line: Line, path: Path) -> dict[str, Any]:
+    """The JSON object of a line, or an error with its column."""
+    text = decoded(line, path)
+    try:
+        record = _DECODER.decode(text)
+        if "\\u" in text:  # only escapes can smuggle in what the decoding above has refused already
+            check_characters(record)
+    except json.JSONDecodeError as error:
+        problem = f"not JSON: {error.msg}; the line starts {excerpt(text)}"
+        raise DataError(problem, path=path, line=line.number, column=error.colno) from None
+    except RecursionError:
+        raise DataError("the JSON is nested too deeply", path=path, line=line.number) from None
+    except ValueError as error:
+        raise DataError(f"{error}; the line starts {excerpt(text)}", path=path, line=line.number) from None
+    if not isinstance(record, dict):
+        raise DataError(f"expected a JSON object, the line starts {excerpt(text)}", path=path, line=line.number)
+    return record
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _content_hash(record: Document | Query) -> int:
+    extra = json.dumps(dict(record.metadata), sort_keys=True) if record.metadata else ""
+    return hash((record[1], record[2], extra))

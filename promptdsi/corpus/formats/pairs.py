@@ -1,0 +1,100 @@
+"""Tab-separated pairs, one query and the document it should find per row: query, [docid,] [title,] text.
+
+A header row naming the columns is detected. Without one, two cells are query and text, three are query, docid, text.
+A row without docid gets one from its text, so equal texts are one document. An empty query adds just the document.
+Queries go to the train split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from promptdsi.corpus.formats.parts import Parts
+from promptdsi.corpus.lines import decoded, raw_lines
+from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.records import Document, Judgement, Query, check_document, check_query
+from promptdsi.errors import DataError
+from promptdsi.files import atomic_write
+
+COLUMNS = ("query", "docid", "title", "text")
+WITHOUT_HEADER = {2: ("query", "text"), 3: ("query", "docid", "text"), 4: COLUMNS}
+
+
+def recognises(path: Path) -> bool:
+    return path.name.endswith((".tsv", ".tsv.gz"))
+
+
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+    columns: tuple[str, ...] | None = None
+    documents: dict[str, Document] = {}
+    queries: dict[str, Query] = {}
+    judgements: dict[tuple[str, str], Judgement] = {}
+    for line in raw_lines(path):
+        if not line.raw or line.raw.isspace():
+            continue
+        try:
+            cells = decoded(line, path).split("\t")
+            if columns is None:
+                columns = _header(cells)
+                if columns is not None:
+                    continue
+                columns = WITHOUT_HEADER.get(len(cells))
+                if columns is None:
+                    raise ValueError(f"{len(cells)} tab-separated cells; expected query and text, or query, docid and text")
+            query_text, document = _row(cells, columns)
+            if documents.setdefault(document.docid, document) != document:
+                raise ValueError(f"docid {document.docid!r} appeared before with other content")
+        except (ValueError, DataError) as error:
+            notes.refuse(error if isinstance(error, DataError) else DataError(str(error), path=path, line=line.number))
+            continue
+        if query_text:
+            query = Query(queryid_of(query_text), query_text)
+            queries[query.queryid] = query
+            judgement = Judgement(query.queryid, document.docid)
+            notes.count("pairs repeated, kept once", judgement[:2] in judgements)
+            judgements[judgement.queryid, judgement.docid] = judgement
+    return Parts(list(documents.values()), list(queries.values()), {"train": list(judgements.values())} if judgements else {})
+
+
+def write(parts: Parts, path: Path) -> None:
+    if set(parts.qrels) - {"train"} or any(query.kind != "annotated" for query in parts.queries):
+        raise ValueError("TSV pairs hold annotated train queries only; write a BEIR folder to keep the rest")
+    texts = {query.queryid: query.text for query in parts.queries}
+    asked: dict[str, list[str]] = {document.docid: [] for document in parts.documents}
+    for judgement in parts.qrels.get("train", ()):
+        asked[judgement.docid].append(texts[judgement.queryid])
+    with atomic_write(path) as file:
+        file.write("\t".join(COLUMNS).encode() + b"\n")
+        for document in parts.documents:
+            check_document(document)
+            if document.metadata:
+                raise ValueError("TSV pairs hold no metadata; write a BEIR folder to keep it")
+            for query_text in asked[document.docid] or [""]:
+                row = (query_text, document.docid, document.title, document.text)
+                if any(character in cell for cell in row for character in "\t\r\n\x00"):
+                    raise ValueError(f"document {document.docid!r} holds a tab or line break; write a BEIR folder to keep it")
+                file.write("\t".join(row).encode("utf-8") + b"\n")
+
+
+def queryid_of(text: str) -> str:
+    """A stable id from a query's text."""
+    return "q-" + hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def _header(cells: list[str]) -> tuple[str, ...] | None:
+    names = tuple(cell.strip().lower() for cell in cells)
+    return names if set(names) <= set(COLUMNS) and {"query", "text"} <= set(names) and len(set(names)) == len(names) else None
+
+
+def _row(cells: list[str], columns: tuple[str, ...]) -> tuple[str, Document]:
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} tab-separated cells, expected {len(columns)}: {', '.join(columns)}")
+    row = dict(zip(columns, cells, strict=True))
+    docid = row.get("docid", "d-" + hashlib.sha256(row["text"].encode("utf-8")).hexdigest()[:16])
+    document = Document(docid, row["text"], row.get("title", ""))
+    check_document(document)
+    if row["query"].strip():
+        check_query(Query(queryid_of(row["query"]), row["query"]))
+        return row["query"], document
+    return "", document

@@ -1,0 +1,70 @@
+"""doc2query-t5: docT5query sampling (METHOD: pseudo-queries): top-k 10, 15 per document, 512 tokens in, 64 out.
+
+`model` is a Hugging Face id or a local folder of any sequence-to-sequence model. The default was trained on MS MARCO, so on
+MS MARCO its queries are in-domain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from promptdsi.corpus.generators.generator import Generator
+from promptdsi.corpus.generators.sampling import batch_seed, torch_device
+from promptdsi.corpus.records import Document
+from promptdsi.errors import OfflineError
+from promptdsi.files import offline_by_environment
+
+
+class Doc2QueryT5(Generator):
+    """Sampled from a T5 that was trained to write the query for a passage."""
+
+    NAME = "doc2query-t5"
+    batch_size = 8
+
+    def __init__(
+        self,
+        *,
+        per_document: int = 15,
+        seed: int = 0,
+        model: str = "castorini/doc2query-t5-base-msmarco",
+        top_k: int = 10,
+        device: str = "auto",
+        offline: bool = False,
+        quiet: bool = True,
+    ) -> None:
+        self.per_document = per_document
+        self.seed = seed
+        self.model = model
+        self.top_k = top_k
+        self.device = device
+        self.offline = offline
+        self.quiet = quiet
+
+    def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
+        import torch
+
+        model, tokenizer = self._load()
+        texts = [f"{document.title} {document.text}".strip() for document in documents]
+        tokens = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=512).to(model.device)  # (B, T)
+        torch.manual_seed(batch_seed(self.seed, documents))
+        samples = model.generate(
+            **tokens, do_sample=True, top_k=self.top_k, temperature=1.0, num_return_sequences=self.per_document, max_new_tokens=64
+        )  # (B · n, 64)
+        written = tokenizer.batch_decode(samples, skip_special_tokens=True)
+        for number in range(len(documents)):
+            yield written[number * self.per_document : (number + 1) * self.per_document]
+
+    def _load(self) -> tuple[Any, Any]:
+        if not hasattr(self, "_loaded"):
+            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+            local = self.offline or offline_by_environment()
+            try:
+                tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local)
+                model = AutoModelForSeq2SeqLM.from_pretrained(self.model, local_files_only=local)
+            except (OSError, ValueError) as error:
+                reason = str(error).strip().splitlines()[0]
+                raise OfflineError(f"could not load the model {self.model}: {reason}; --model takes a local folder too") from None
+            self._loaded = model.to(torch_device(self.device)).eval(), tokenizer
+        return self._loaded

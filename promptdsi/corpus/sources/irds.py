@@ -1,0 +1,79 @@
+"""Any data set of the ir_datasets library: `irds:beir/scifact`, `irds:vaswani`, … (extra `irds`).
+
+Documents come from the named set; judgements from it and from its parts named train, dev (validation) and test.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import Document, Judgement, Query, check_document, check_query
+from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.errors import OfflineError, PromptDSIError, UsageError
+
+NAME = "irds"
+PARTS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}
+
+
+def build(request: Request) -> Material:
+    if not request.name:
+        raise UsageError("name the data set after a colon, such as irds:vaswani")
+    try:
+        import ir_datasets
+    except ImportError:
+        raise PromptDSIError("irds: sources need the ir_datasets library: pip install 'promptdsi[irds]'") from None
+    if request.name not in ir_datasets.registry:
+        raise UsageError(f"ir_datasets knows no data set {request.name!r}")
+    try:
+        corpus = _corpus(ir_datasets, request)
+    except OSError as error:
+        raise OfflineError(f"ir_datasets could not get {request.name}: {error}") from None
+    origin = f"ir_datasets {request.name}"
+    return Material(corpus, origin, "as the data set's; see ir_datasets' page for it")
+
+
+def _corpus(ir_datasets: Any, request: Request) -> Corpus:
+    base = ir_datasets.load(request.name)
+    if not base.has_docs():
+        raise PromptDSIError(f"{request.name} has no documents")
+    documents = _documents(base, request)
+    known = {document.docid for document in documents}
+    queries: dict[str, Query] = {}
+    qrels: dict[str, list[Judgement]] = {}
+    for split, part in _parts(ir_datasets, request.name):
+        asked = {query.query_id: query.default_text() for query in part.queries_iter()}
+        rows = {(row.query_id, row.doc_id): int(row.relevance) for row in part.qrels_iter()}
+        for (queryid, docid), score in rows.items():
+            if docid not in known or queryid not in asked:
+                request.notes.count("judgements name unknown queries or documents and were left out")
+                continue
+            queries[queryid] = Query(queryid, asked[queryid])
+            check_query(queries[queryid])
+            qrels.setdefault(split, []).append(Judgement(queryid, docid, score))
+    return Corpus(documents, list(queries.values()), qrels, name=request.name.replace("/", "-"))
+
+
+def _documents(dataset: Any, request: Request) -> list[Document]:
+    documents: list[Document] = []
+    with request.progress(f"reading {request.name}", total=dataset.docs_count(), unit="documents") as advance:
+        for found in dataset.docs_iter():
+            advance(1)
+            title = getattr(found, "title", "") or ""
+            text = getattr(found, "text", None) or found.default_text()
+            document = Document(found.doc_id, text, title)
+            try:
+                check_document(document)
+            except ValueError as error:
+                request.notes.count(f"documents left out because {error}")
+                continue
+            documents.append(document)
+    return documents
+
+
+def _parts(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:
+    """Judged data sets and the split each belongs to: the named one itself, and its parts."""
+    own_split = PARTS.get(name.rsplit("/", 1)[-1], "test")
+    candidates = [(own_split, name)] + [(split, f"{name}/{part}") for part, split in PARTS.items()]
+    found = [(split, ir_datasets.load(identifier)) for split, identifier in candidates if identifier in ir_datasets.registry]
+    return [(split, dataset) for split, dataset in found if dataset.has_qrels() and dataset.has_queries()]

@@ -1,0 +1,114 @@
+"""Three ways to cut one corpus into D0, D1, … DT: at random, by a field's value, in order of a date.
+
+Randomness is a hash of seed and docid, so a split depends on nothing but the seed and the ids: not on the order of the
+input, the platform or a library's version.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import SPLITS, Document, Judgement
+from promptdsi.errors import PromptDSIError, UsageError
+
+
+def seeded_order(names: Sequence[str], seed: int, salt: str) -> list[str]:
+    """The names in a random order that depends on seed, salt and the names alone."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{salt}\0{seed}\0{name}".encode()).digest())
+
+
+def sample(corpus: Corpus, size: int, *, seed: int) -> Corpus:
+    """A seeded sample of documents, in their old order, with the queries that still have a document."""
+    if size < 1:
+        raise UsageError(f"--limit {size}: at least one document is needed")
+    chosen = set(seeded_order([document.docid for document in corpus.documents], seed, "sample")[:size])
+    (sampled,) = _groups_to_corpora(corpus, [[document for document in corpus.documents if document.docid in chosen]])
+    sampled.name = corpus.name
+    return sampled
+
+
+def split_at_random(corpus: Corpus, *, new: int, share: float, seed: int) -> list[Corpus]:
+    """D0 and `new` corpora that hold `share` of the documents each (the paper: 90 % + 5 × 2 %)."""
+    order = seeded_order([document.docid for document in corpus.documents], seed, "split")
+    return _cut(corpus, order, new=new, share=share)
+
+
+def split_by_date(corpus: Corpus, field: str, *, new: int, share: float) -> list[Corpus]:
+    """Real arrival: the oldest documents are D0, the newest come last."""
+    dates = {document.docid: _date(document, field) for document in corpus.documents}
+    # The most recent goes first, because `_cut` hands out the new corpora from the front.
+    order = sorted(dates, key=lambda docid: (dates[docid], docid), reverse=True)
+    return _cut(corpus, order, new=new, share=share, last_first=True)
+
+
+def split_by_value(corpus: Corpus, field: str) -> list[Corpus]:
+    """Domain shift: one corpus per value of a metadata field, in the order in which the values first appear."""
+    groups: dict[str, list[Document]] = {}
+    for document in corpus.documents:
+        groups.setdefault(str(_field(document, field)), []).append(document)
+    if len(groups) < 2:
+        raise PromptDSIError(f"every document has the same {field!r}, {next(iter(groups))!r}: nothing to split by")
+    return _groups_to_corpora(corpus, list(groups.values()))
+
+
+def _cut(corpus: Corpus, order: list[str], *, new: int, share: float, last_first: bool = False) -> list[Corpus]:
+    if new < 0 or not 0 < share < 1:
+        raise UsageError(f"--new {new} --share {share}: the number may not be negative and the share lies between 0 and 1")
+    size = round(share * len(order))
+    if new and not size:
+        raise UsageError(f"--share {share} of {len(order):,} documents is none; use a larger share")
+    if new * size >= len(order):
+        raise UsageError(f"--new {new} --share {share} takes {new * size:,} of {len(order):,} documents and leaves none for D0")
+    chunks = [order[size * index : size * (index + 1)] for index in range(new)]
+    if last_first:
+        chunks.reverse()
+    place = {docid: number for number, chunk in enumerate(chunks, 1) for docid in chunk}
+    groups: list[list[Document]] = [[] for _ in range(new + 1)]
+    for document in corpus.documents:
+        groups[place.get(document.docid, 0)].append(document)
+    return _groups_to_corpora(corpus, groups)
+
+
+def _groups_to_corpora(corpus: Corpus, groups: list[list[Document]]) -> list[Corpus]:
+    """Give each group of documents its queries.
+
+    A query whose documents fall into several groups goes to the latest of them; its judgements of earlier documents are
+    left out, because a corpus names no document it does not hold.
+    """
+    place = {document.docid: number for number, group in enumerate(groups) for document in group}
+    home: dict[str, int] = {}
+    for split in SPLITS:
+        for judgement in corpus.qrels.get(split, ()):
+            if judgement.docid in place and judgement.score > 0:
+                home[judgement.queryid] = max(home.get(judgement.queryid, 0), place[judgement.docid])
+    corpora = []
+    for number, group in enumerate(groups):
+        queries = [query for query in corpus.queries if home.get(query.queryid) == number]
+        qrels: dict[str, list[Judgement]] = {}
+        for split in SPLITS:
+            here = [j for j in corpus.qrels.get(split, ()) if place.get(j.docid) == number and home.get(j.queryid) == number]
+            if here:
+                qrels[split] = here
+        corpora.append(Corpus(group, queries, qrels, name=f"d{number}"))
+    return corpora
+
+
+def _field(document: Document, field: str) -> object:
+    if field not in document.metadata:
+        known = ", ".join(sorted(document.metadata)) or "none"
+        raise PromptDSIError(f"document {document.docid!r} has no field {field!r}; its fields are: {known}")
+    return document.metadata[field]
+
+
+def _date(document: Document, field: str) -> datetime.datetime:
+    """An ISO date or time, or a plain year."""
+    value = _field(document, field)
+    text = str(value).strip()
+    try:
+        moment = datetime.datetime(int(text), 1, 1) if text.isdecimal() and len(text) == 4 else datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise PromptDSIError(f"document {document.docid!r}: {field!r} is {value!r}, expected a date like 2024-05-31 or a year") from None
+    return moment.astimezone(datetime.UTC).replace(tzinfo=None) if moment.tzinfo else moment

