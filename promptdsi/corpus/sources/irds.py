@@ -11,6 +11,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query, check_document, check_query
 from promptdsi.corpus.sources.source import Material, Request
 from promptdsi.errors import OfflineError, PromptDSIError, UsageError
+from promptdsi.files import offline_by_environment
 
 NAME = "irds"
 PARTS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}
@@ -19,6 +20,8 @@ PARTS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "t
 def build(request: Request) -> Material:
     if not request.name:
         raise UsageError("name the data set after a colon, such as irds:vaswani")
+    if request.offline or offline_by_environment():
+        raise OfflineError("irds: sources may download and cannot be used offline; build the stream once with a network and keep it")
     try:
         import ir_datasets
     except ImportError:
@@ -56,7 +59,7 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
 
 def _documents(dataset: Any, request: Request) -> list[Document]:
     documents: list[Document] = []
-    with request.progress(f"reading {request.name}", total=dataset.docs_count(), unit="documents") as advance:
+    with request.progress(f"reading {request.name}", unit="documents") as advance:
         for found in dataset.docs_iter():
             advance(1)
             title = getattr(found, "title", "") or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from promptdsi.corpus.streams import Stream
 from promptdsi.progress import Progress, silent
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True)
+class Request:
     """What the user asked of a source. `name` is what stood after a colon (`irds:ID`) or the path."""
 
     name: str = ""
@@ -23,7 +25,7 @@ class Request(NamedTuple):
     quiet: bool = True
     on_error: str = "stop"
     max_unknown: int = 0
-    notes: ReadNotes = ReadNotes()
+    notes: ReadNotes = field(default_factory=ReadNotes)
     progress: Progress = silent
 
 

@@ -1,0 +1,92 @@
+"""The shape of the package: imports point down only, files and functions stay small, `--help` stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "promptdsi"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# From the ground up. A folder may import from itself and from what stands before it.
+LAYERS = ("ground", "corpus", "model", "learning", "methods", "evaluation", "experiments", "index", "serving", "cli")
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 50
+
+
+def layer_of(module: str) -> int:
+    """The place of `promptdsi.x.y`; single modules beside the folders are the ground everything stands on."""
+    parts = module.split(".")
+    return LAYERS.index(parts[1]) if len(parts) > 1 and parts[1] in LAYERS else 0
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_imports_point_down_and_nothing_grows_too_long(path: Path) -> None:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    if name not in {"promptdsi.__init__", "promptdsi.__main__"}:
+        for imported in imports_of(path):
+            if imported.startswith("promptdsi."):
+                assert layer_of(imported) <= layer_of(name), f"{name} imports {imported}, which stands above it"
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= MAX_FILE_LINES
+    assert ast.get_docstring(ast.parse(text)), "a module opens by saying what it is"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < MAX_FUNCTION_LINES, f"{name}.{node.name} is too long"
+
+
+def test_every_folder_is_a_known_layer() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    assert folders <= set(LAYERS)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["data", "--help"], ["queries", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    heavy = ("torch", "transformers", "numpy", "sklearn", "ir_datasets", "safetensors")
+    program = (
+        "import sys\nfrom promptdsi.cli.main import main\n"
+        f"sys.argv = ['promptdsi', *{words!r}]\n"
+        f"try:\n    main()\nfinally:\n    found = [name for name in {heavy!r} if name in sys.modules]\n    assert not found, found\n"
+    )
+    started = time.perf_counter()
+    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert time.perf_counter() - started < 5  # a fifth of a second here; slack for a busy machine
+
+
+def test_no_unsafe_loading_and_no_machine_path() -> None:
+    for path in MODULES:
+        text = path.read_text("utf-8")
+        for word in ("import pickle", "joblib", "import dill", "trust_remote_code=True", "weights_only=False"):
+            assert word not in text, f"{path}: {word}"
+
+
+def test_the_newcomers_files_are_there() -> None:
+    for name in (
+        "README.md",
+        "LICENSE",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "SECURITY.md",
+        "promptdsi/py.typed",
+        "docs/README.md",
+    ):
+        assert (ROOT / name).is_file(), name
+    assert (ROOT / ".ci/run").read_text().strip().endswith("make test")
+    assert "make test" in (ROOT / "README.md").read_text()

@@ -1,0 +1,152 @@
+"""Streams: the three ways to cut, the file that proves them, and that the same command gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from promptdsi import Corpus, DataError, Document, Judgement, PromptDSIError, Query
+from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
+from promptdsi.corpus.streams import read_stream
+
+
+def numbered(count: int) -> Corpus:
+    documents = [Document(f"d{i}", f"text {i}", "", {"year": str(1900 + i), "kind": "ab"[i % 2]}) for i in range(count)]
+    queries = [Query(f"q{i}", f"query {i}") for i in range(count)]
+    return Corpus(documents, queries, {"train": [Judgement(f"q{i}", f"d{i}") for i in range(count)]})
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@given(st.integers(20, 200), st.integers(0, 5), st.floats(0.05, 0.19), st.integers(0, 5))
+def test_a_random_split_is_a_partition_of_the_promised_sizes(count: int, new: int, share: float, seed: int) -> None:
+    corpus = numbered(count)
+    parts = split_at_random(corpus, new=new, share=share, seed=seed)
+    assert [len(part) for part in parts[1:]] == [round(share * count)] * new
+    together = [document for part in parts for document in part.documents]
+    assert sorted(together) == sorted(corpus.documents)
+    for part in parts:
+        docids = {document.docid for document in part.documents}
+        assert {judgement.docid for judgement in part.qrels.get("train", [])} == docids
+        assert [query.queryid for query in part.queries] == [f"q{document.docid[1:]}" for document in part.documents]
+
+
+def test_the_split_follows_the_seed_and_not_the_order_of_the_input() -> None:
+    corpus = numbered(100)
+    mixed = Corpus(corpus.documents[::-1], corpus.queries, corpus.qrels)
+
+    def groups(source: Corpus, seed: int) -> list[set[str]]:
+        return [{document.docid for document in part.documents} for part in split_at_random(source, new=3, share=0.1, seed=seed)]
+
+    assert groups(corpus, 0) == groups(mixed, 0)
+    assert groups(corpus, 0) != groups(corpus, 1)
+
+
+def test_by_date_the_oldest_are_d0_and_the_newest_come_last() -> None:
+    parts = split_by_date(numbered(20), "year", new=2, share=0.2)
+    assert [sorted(int(d.metadata["year"]) for d in part.documents) for part in parts] == [
+        list(range(1900, 1912)),
+        list(range(1912, 1916)),
+        list(range(1916, 1920)),
+    ]
+
+
+def test_iso_times_with_zones_are_compared_as_moments() -> None:
+    documents = [
+        Document("late", "x", "", {"at": "2024-01-01T01:00:00+00:00"}),
+        Document("early", "x", "", {"at": "2024-01-01T01:30:00+02:00"}),
+    ]
+    parts = split_by_date(Corpus(documents), "at", new=1, share=0.5)
+    assert [part.documents[0].docid for part in parts] == ["early", "late"]
+
+
+def test_by_value_one_corpus_per_value_in_order_of_appearance() -> None:
+    parts = split_by_value(numbered(6), "kind")
+    assert [[document.docid for document in part.documents] for part in parts] == [["d0", "d2", "d4"], ["d1", "d3", "d5"]]
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [("missing", "document 'd0' has no field 'missing'; its fields are: kind, year"), ("kind", "expected a date like")],
+)
+def test_a_field_that_does_not_serve_is_said(field: str, says: str) -> None:
+    with pytest.raises(PromptDSIError, match=says):
+        split_by_date(numbered(20), field, new=1, share=0.5)
+
+
+def test_a_query_with_documents_in_two_corpora_goes_to_the_later_one() -> None:
+    corpus = Corpus(
+        [Document("a", "x", "", {"when": "1"}), Document("b", "y", "", {"when": "2"})],
+        [Query("both", "x or y")],
+        {"train": [Judgement("both", "a"), Judgement("both", "b")]},
+    )
+    first, second = split_by_value(corpus, "when")
+    assert (first.queries, first.qrels) == ([], {})
+    assert second.qrels == {"train": [Judgement("both", "b")]}
+
+
+def test_limit_takes_a_seeded_sample_with_its_queries() -> None:
+    corpus = numbered(50)
+    chosen = sample(corpus, 10, seed=3)
+    assert len(chosen) == len(chosen.queries) == len(chosen.qrels["train"]) == 10
+    assert chosen == sample(corpus, 10, seed=3) != sample(corpus, 10, seed=4)
+    assert sample(corpus, 99, seed=0) == corpus
+
+
+def test_the_same_command_gives_the_same_bytes_and_says_so(run: Any, tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        assert run("data", "demo", "-o", folder, "--new", "3", "--share", "0.05", "--seed", "7").returncode == 0
+    assert tree(tmp_path / "one") == tree(tmp_path / "two")
+    before = tree(tmp_path / "one")
+    assert run("data", "demo", "-o", "one", "--new", "3", "--share", "0.05", "--seed", "7").returncode == 0
+    assert tree(tmp_path / "one") == before
+    manifest = json.loads((tmp_path / "one/stream.json").read_text())
+    assert set(manifest["sha256"]) == set(before) - {"stream.json"}
+    assert [entry["documents"] for entry in manifest["corpora"]] == [298, 18, 18, 18]
+
+
+def test_another_stream_is_replaced_only_when_asked(run: Any, tmp_path: Path) -> None:
+    assert run("data", "demo", "-o", "s").returncode == 0
+    refused = run("data", "demo", "-o", "s", "--seed", "1", "--new", "1")
+    assert refused.returncode == 1 and "--overwrite replaces it" in refused.stderr
+    assert run("data", "demo", "-o", "s", "--seed", "1", "--new", "1", "--overwrite").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["d0", "d1", "stream.json"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.txt").write_text("years of work")
+    assert run("data", "demo", "-o", "mine", "--overwrite").returncode == 1
+    assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "s"]
+
+
+def test_new_zero_makes_all_of_it_d0(run: Any, tmp_path: Path) -> None:
+    assert run("data", "demo", "-o", "s", "--new", "0").returncode == 0
+    assert [len(corpus) for corpus in read_stream(tmp_path / "s")] == [352]
+
+
+def test_a_changed_file_is_found_when_a_stream_is_read(run: Any, tmp_path: Path) -> None:
+    run("data", "demo", "-o", "s")
+    assert [len(corpus) for corpus in read_stream(tmp_path / "s")] == [270, 20, 20, 22, 20]
+    with (tmp_path / "s/d2/qrels/test.tsv").open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError, match=r"d2/qrels/test.tsv: is missing or differs"):
+        read_stream(tmp_path / "s")
+    (tmp_path / "s/stream.json").write_text('{"format": 99, "corpora": [], "sha256": {}}')
+    with pytest.raises(PromptDSIError, match="format 99; this release reads format 1"):
+        read_stream(tmp_path / "s")
+    (tmp_path / "s/stream.json").write_text("[1")
+    with pytest.raises(DataError, match="is damaged"):
+        read_stream(tmp_path / "s")
+
+
+def test_the_table_is_printed_and_json_is_one_object(run: Any) -> None:
+    shown = run("data", "demo", "-o", "s")
+    assert "train queries" in shown.stdout and "d4" in shown.stdout and "total" in shown.stdout
+    assert json.loads(run("data", "demo", "-o", "s", "--json", "--quiet").stdout)["name"] == "demo"
+    assert run("data", "demo", "-o", "s", "--json", "--quiet").stderr == ""
