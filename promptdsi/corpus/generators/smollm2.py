@@ -191,6 +191,6 @@ def query_in(text: str, document: Document) -> str:
     subject = {word[:STEM] for word in words if word not in STOPWORDS}
     known = {word[:STEM] for word in re.findall(r"\w+", f"{document.title} {document.text}".casefold())}
     copied = line.casefold() in {query for _, queries in EXAMPLES for query in queries}
-    # Where most content words are not the passage's, the model has drifted to another subject.
-    on_subject = len(subject) >= 2 and len(subject & known) > len(subject) / 2
+    # Where less than half of the content words are the passage's, the model has drifted to another subject.
+    on_subject = len(subject) >= 2 and len(subject & known) >= len(subject) / 2
     return line if 2 <= len(words) <= 16 and on_subject and not copied and "passage" not in words else ""

@@ -1,0 +1,34 @@
+"""Batches: queries tokenised once, bucketed by length with a seeded shuffle, so that little is padded.
+
+A batch is a list of example numbers; what is looked up by them (ids, cached states, vectors, targets) is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW = 64  # batches per shuffled window that is sorted by length: large enough to pad little, small enough to stay random
+
+Numbers = NDArray[np.int64]
+
+
+def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[Numbers]:
+    """One epoch's batches: every example once, neighbours of like length, in an order that seed and epoch decide."""
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    measure = np.asarray(lengths)
+    batches: list[Numbers] = []
+    for start in range(0, len(order), WINDOW * batch_size):
+        window = order[start : start + WINDOW * batch_size]
+        window = window[np.argsort(measure[window], kind="stable")]
+        batches += [window[place : place + batch_size] for place in range(0, len(window), batch_size)]
+    return [batches[place] for place in rng.permutation(len(batches))]
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[Numbers]:
+    """All examples once, longest first: for encoding, where order does not matter and memory troubles should come early."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

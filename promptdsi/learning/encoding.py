@@ -1,0 +1,96 @@
+"""Encode many texts at once, each in a batch of like length: query vectors, selection vectors, document vectors, states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from promptdsi.learning.batches import by_length
+from promptdsi.model.dsi import DSI
+from promptdsi.model.encoder import Tokens
+from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.progress import Progress, silent
+
+TOKENS_PER_BATCH = 4096
+
+
+@torch.no_grad()
+def encode_with(
+    function: Callable[[Tokens], Tensor],
+    ids: Sequence[Ids],
+    tokenizer: Tokenizer,
+    device: torch.device,
+    *,
+    what: str,
+    progress: Progress = silent,
+) -> Tensor:
+    """`function` of every text, in the order given: (n, D)."""
+    lengths = [len(one) for one in ids]
+    size = max(1, TOKENS_PER_BATCH // max(lengths, default=1))
+    found: list[Tensor | None] = [None] * len(ids)
+    with progress(what, total=len(ids), unit="texts") as advance:
+        for batch in by_length(lengths, size):
+            vectors = function(tokenizer.pad([ids[number] for number in batch], device))
+            for number, vector in zip(batch, vectors.unbind(0), strict=True):
+                found[number] = vector
+            advance(len(batch))
+    return torch.stack([vector for vector in found if vector is not None])
+
+
+def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, progress: Progress = silent) -> Tensor:
+    """Vectors ready to be scored: (n, D). The model must be in evaluation mode."""
+    function = (lambda tokens: model(tokens).vectors) if prompted else model.unprompted
+    return encode_with(function, ids, tokenizer, device_of(model), what="encoding queries", progress=progress)
+
+
+def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> Tensor:
+    """What prompts are chosen by: (n, D)."""
+    return encode_with(
+        lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, device_of(model), what="selecting"
+    )
+
+
+def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: Tokenizer, *, progress: Progress = silent) -> Tensor:
+    """Each document's vector: the unit mean of its windows' unit vectors (n, D)."""
+    flat = [window for document in windows for window in document]
+    owner = torch.tensor([number for number, document in enumerate(windows) for _ in document], device=device_of(model))
+    vectors = unit(encode_with(model.unprompted, flat, tokenizer, device_of(model), what="encoding documents", progress=progress))
+    return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
+
+
+class KeptStates(NamedTuple):
+    """States entering the first prompted layer, of each query (T, D), and the selection vectors (n, D)."""
+
+    entering: list[Tensor]
+    query: Tensor
+
+    def batch(self, numbers: Sequence[int], tokens: Tokens) -> Tensor:
+        """The states of a batch, padded as its tokens are: (B, T, D)."""
+        padded = self.query.new_zeros(*tokens.ids.shape, self.query.shape[1])
+        for row, number in zip(padded, numbers, strict=True):
+            row[: len(self.entering[number])] = self.entering[number]
+        return padded
+
+
+@torch.no_grad()
+def keep_states(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, progress: Progress = silent) -> KeptStates:
+    """Run the frozen lower layers once for every query."""
+    entering: list[Tensor] = [torch.empty(0)] * len(ids)
+    queries = torch.empty(len(ids), model.encoder.config.width, device=device_of(model))
+    with progress("running frozen layers", total=len(ids), unit="queries") as advance:
+        for batch in by_length([len(one) for one in ids], 256):
+            tokens = tokenizer.pad([ids[number] for number in batch], device_of(model))
+            states = model.enter(tokens)  # (B, T, D)
+            queries[torch.from_numpy(batch)] = model.selection_vector(tokens, states)
+            for number, state in zip(batch, states, strict=True):
+                entering[number] = state[: len(ids[number])].clone()
+            advance(len(batch))
+    return KeptStates(entering, queries)
+
+
+def device_of(model: DSI) -> torch.device:
+    return model.encoder.word.weight.device

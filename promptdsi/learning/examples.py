@@ -1,0 +1,66 @@
+"""Training examples of a corpus: which query should find which row, tokenised once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators.generator import tidy
+from promptdsi.corpus.generators.spans import Spans
+from promptdsi.errors import PromptDSIError
+from promptdsi.model.rows import Rows
+from promptdsi.model.tokens import Ids, Tokenizer
+
+
+class Examples(NamedTuple):
+    """Token ids of each query and the number of the row it should find (n,)."""
+
+    ids: list[Ids]
+    targets: Tensor
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(one) for one in self.ids]
+
+
+class Asked(NamedTuple):
+    """A query text and the document it should find."""
+
+    text: str
+    docid: str
+
+
+def asked_of(corpus: Corpus, *, pseudo: int, seed: int, annotated: bool = True) -> list[Asked]:
+    """The queries a corpus is learned from: annotated train queries and up to `pseudo` pseudo-queries per document.
+
+    Pseudo-queries that came with the corpus are used; documents without any get spans of their own text.
+    """
+    asked = [Asked(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))] if annotated else []
+    given: dict[str, list[str]] = {}
+    for pair in corpus.pairs("train", kinds=("pseudo",)):
+        given.setdefault(pair.docid, []).append(pair.query.text)
+    generator = Spans(per_document=max(1, pseudo), seed=seed)
+    if pseudo:
+        for document in corpus.documents:
+            queries = given.get(document.docid) or tidy(next(generator.generate([document])), pseudo)
+            asked += [Asked(text, document.docid) for text in queries[:pseudo]]
+    if silent := len({document.docid for document in corpus.documents} - {one.docid for one in asked}):
+        raise PromptDSIError(f"{silent} documents of {corpus.name} have no query to learn from; add some with `promptdsi queries`")
+    return asked
+
+
+def tokenised(asked: Sequence[Asked], rows: Rows, tokenizer: Tokenizer, *, max_tokens: int) -> Examples:
+    """Equal texts are tokenised once each time they come; targets are row numbers."""
+    ids = tokenizer.encode([one.text for one in asked], max_tokens=max_tokens).ids
+    return Examples(ids, rows.numbers([one.docid for one in asked]))
+
+
+def mean_by_row(vectors: Tensor, targets: Tensor, first: int, count: int) -> Tensor:
+    """Mean vector of each row's queries (count, D), by one segment sum; targets count from row `first`."""
+    place = (targets - first).to(vectors.device)
+    sums = vectors.new_zeros(count, vectors.shape[1]).index_add_(0, place, vectors)
+    return sums / torch.bincount(place, minlength=count).clamp(min=1)[:, None]

@@ -1,0 +1,190 @@
+"""What learns when: three ways to use the one training loop.
+
+- `learn_everything`: D0, encoder and rows.
+- `learn_rows`: a new corpus without prompts. Query vectors never change, so they are computed once and only rows train.
+- `learn_prompts`: a new corpus with prompts. Frozen lower layers run once; upper layers run with prefixes each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from promptdsi.learning.batches import Numbers
+from promptdsi.learning.distributed import ShardedRows, gather, join, sum_gradients
+from promptdsi.learning.encoding import KeptStates, device_of, query_vectors
+from promptdsi.learning.examples import Examples
+from promptdsi.learning.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
+from promptdsi.learning.standins import StandIns, find_stand_ins
+from promptdsi.learning.training import Group, Plan, TrainingLog, train
+from promptdsi.model.dsi import DSI, Encoded
+from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.tokens import Tokenizer
+from promptdsi.progress import Progress, silent
+
+
+class Rates(NamedTuple):
+    """Learning rates and decays; prompts and keys never decay."""
+
+    encoder: float
+    rows: float
+    prompts: float
+    encoder_decay: float = 0.01
+    row_decay: float = 0.01
+
+
+class Care(NamedTuple):
+    """What keeps the old found: a fixed row length (0 = free), stand-ins per batch, and where they lie."""
+
+    row_length: float = 0.0
+    stand_ins: int = 0
+    lowest: float = 0.5
+    highest: float = 0.9
+    weight: float = 1.0
+    neighbours: int = 16
+
+
+def learn_everything(
+    model: DSI,
+    examples: Examples,
+    tokenizer: Tokenizer,
+    rates: Rates,
+    plan: Plan,
+    *,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> TrainingLog:
+    """D0: every weight of the encoder and every row, on (query → document), cross-entropy over all rows.
+
+    Under torchrun the processes share the work; every one ends with the whole model.
+    """
+    world = join()
+    model.train()
+    device = device_of(model)
+    targets = examples.targets.to(device)
+    encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters()}
+    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
+
+    def step(batch: Numbers) -> Tensor:
+        tokens = tokenizer.pad([examples.ids[number] for number in world.part(batch)], device)
+        with autocast(device):
+            vectors = model.unprompted(tokens)  # (B, D)
+        if sharded is None:
+            return cross_entropy(vectors, model.rows, targets[torch.from_numpy(batch)], scale=model.scale).mean()
+        vectors = gather(vectors.float(), world, len(batch))
+        loss = sharded.cross_entropy(vectors, targets[torch.from_numpy(world.order(batch))], scale=model.scale)
+        sum_gradients(encoder.values())
+        return loss
+
+    rows = model.rows.blocks[-1] if sharded is None else sharded.parameter
+    groups = [Group(encoder, rates.encoder, rates.encoder_decay), Group({"rows": rows}, rates.rows, rates.row_decay)]
+    # Several processes would each write the checkpoint of their own shard: only a single one keeps it.
+    kept = checkpoint if world.size == 1 else None
+    log = train(step, groups, examples.lengths, plan, checkpoint=kept, what="learning D0", progress=progress)
+    if sharded is not None:
+        model.rows.blocks[-1].data.copy_(sharded.whole())
+    model.eval()
+    return log
+
+
+def learn_rows(
+    model: DSI,
+    examples: Examples,
+    tokenizer: Tokenizer,
+    rates: Rates,
+    plan: Plan,
+    care: Care,
+    *,
+    scope: str = "all_seen",
+    progress: Progress = silent,
+) -> TrainingLog:
+    """New rows only, on query vectors computed once. The old rows enter as one number per query, their log-sum-exp."""
+    model.eval()
+    vectors = query_vectors(model, examples.ids, tokenizer, progress=progress)  # (n, D)
+    rows = model.rows
+    new = rows.blocks[-1]
+    first_new = len(rows) - len(new)
+    places = examples.targets.to(vectors.device) - first_new
+    old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=model.scale)  # (n,)
+    if scope == "new_only":
+        old = torch.full_like(old, -torch.inf)
+    replay = _replay(model, care, plan.seed)
+
+    def step(batch: Numbers) -> Tensor:
+        chosen = torch.from_numpy(batch)
+        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=model.scale).mean()
+        return loss + replay()
+
+    groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
+    return train(step, groups, [1] * len(vectors), plan, after_step=_holding(new, care.row_length), what="learning rows", progress=progress)
+
+
+def learn_prompts(
+    model: DSI,
+    examples: Examples,
+    kept: KeptStates,
+    tokenizer: Tokenizer,
+    rates: Rates,
+    plan: Plan,
+    care: Care,
+    *,
+    scope: str,
+    progress: Progress = silent,
+) -> TrainingLog:
+    """New rows and the strategy's open prompts and keys, from kept states of the frozen lower layers."""
+    model.train()
+    device = device_of(model)
+    targets = examples.targets.to(device)
+    replay = _replay(model, care, plan.seed)
+
+    def step(batch: Numbers) -> Tensor:
+        tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
+        chosen = torch.from_numpy(batch)
+        with autocast(device):
+            encoded: Encoded = model(tokens, entering=kept.batch(batch.tolist(), tokens), query=kept.query[chosen])
+        loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=model.scale, scope=scope).mean()
+        return loss + encoded.selection.loss + replay()
+
+    prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
+    new = model.rows.blocks[-1]
+    groups = [Group(prompts, rates.prompts), Group({"rows": new}, rates.rows, rates.row_decay)]
+    log = train(step, groups, examples.lengths, plan, after_step=_holding(new, care.row_length), what="learning prompts", progress=progress)
+    model.eval()
+    return log
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 where the accelerator has it; the processor computes in float32."""
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=able)
+
+
+def _holding(rows: Tensor, length: float) -> Callable[[], None]:
+    """Put rows back to their length after each step, where it is held."""
+
+    def hold() -> None:
+        with torch.no_grad():
+            rows.copy_(length * unit(rows))
+
+    return hold if length else lambda: None
+
+
+def _replay(model: DSI, care: Care, seed: int) -> Callable[[], Tensor]:
+    """The loss on fresh stand-ins for old queries, each step anew."""
+    places: StandIns | None = None
+    if care.stand_ins:
+        places = find_stand_ins(model.rows, neighbours=care.neighbours, lowest=care.lowest, highest=care.highest)
+    if places is None:
+        return lambda: torch.zeros((), device=device_of(model))
+    generator = torch.Generator().manual_seed(seed)
+    found = places
+
+    def loss() -> Tensor:
+        points, old = found.draw(model.rows, care.stand_ins, generator)
+        return care.weight * cross_entropy(points, model.rows, old, scale=model.scale).mean()
+
+    return loss

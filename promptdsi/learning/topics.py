@@ -1,0 +1,97 @@
+"""Topics of D0, from its documents' vectors: engine `kmeans` (default, fast) or `bertopic` (the paper's, an extra).
+
+Both are deterministic with a seed and give one label per document, −1 for outliers; words come from c-TF-IDF and serve
+people, not the method.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.corpus.generators.stopwords import STOPWORDS
+from promptdsi.errors import PromptDSIError, UsageError
+
+WORDS = 10
+WORD = re.compile(r"[^\W\d_]{2,}")
+
+
+class Topics(NamedTuple):
+    """`labels` (n,) numbers each document's topic, largest topic first, −1 = outlier; `words` are each topic's top terms."""
+
+    labels: NDArray[np.int64]
+    words: list[list[str]]
+
+    @property
+    def counts(self) -> list[int]:
+        return [int((self.labels == number).sum()) for number in range(len(self.words))]
+
+
+def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: str = "kmeans", seed: int = 0) -> Topics:
+    """Cluster document vectors (n, D) and name the clusters."""
+    if engine not in ENGINES:
+        raise UsageError(f"no topic engine {engine!r}; there are {', '.join(ENGINES)}")
+    if len(vectors) < 8:
+        raise PromptDSIError(f"{len(vectors)} documents are too few to mine topics from; use another prompt strategy")
+    raw = ENGINES[engine](vectors, seed)
+    sizes = Counter(int(label) for label in raw if label >= 0)
+    if len(sizes) < 2:
+        raise PromptDSIError(f"topic engine {engine} found {len(sizes)} topics in {len(vectors)} documents, at least two are needed")
+    place = {label: number for number, (label, _) in enumerate(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))}
+    labels = np.array([place.get(int(label), -1) for label in raw], dtype=np.int64)
+    return Topics(labels, top_words(texts, labels, len(place)))
+
+
+def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
+    from sklearn.cluster import MiniBatchKMeans
+    from sklearn.decomposition import PCA
+
+    clusters = max(4, round(math.sqrt(len(vectors)) / 4))
+    width = min(50, *vectors.shape)
+    reduced = PCA(width, svd_solver="full" if len(vectors) < 5000 else "randomized", random_state=seed).fit_transform(vectors)
+    model = MiniBatchKMeans(clusters, random_state=seed, n_init=5, batch_size=2048)
+    return np.asarray(model.fit_predict(reduced))
+
+
+def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
+    """UMAP and HDBSCAN with BERTopic's settings, as the paper uses them: 15 neighbours, 5 components, cosine."""
+    try:
+        from bertopic import BERTopic
+        from hdbscan import HDBSCAN
+        from umap import UMAP
+    except ImportError as error:
+        raise PromptDSIError(f"topic engine bertopic needs {error.name}: pip install 'promptdsi[topics]'") from None
+    smallest = max(10, round(150 * len(vectors) / 98_743))
+    model = BERTopic(
+        umap_model=UMAP(n_neighbors=15, n_components=5, min_dist=0.0, metric="cosine", random_state=seed),
+        hdbscan_model=HDBSCAN(min_cluster_size=smallest, metric="euclidean", cluster_selection_method="eom", prediction_data=True),
+        calculate_probabilities=False,
+    )
+    # The words BERTopic would find are not used, so it gets no text to count: ours come from the same formula below.
+    labels, _ = model.fit_transform([f"document{number}" for number in range(len(vectors))], vectors)
+    return np.asarray(labels)
+
+
+ENGINES = {"kmeans": _kmeans, "bertopic": _bertopic}
+
+
+def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> list[list[str]]:
+    """c-TF-IDF: term frequency in the topic, times log(1 + A / f) with A the mean words per topic and f the term's total."""
+    counts: list[Counter[str]] = [Counter() for _ in range(topics)]
+    for text, label in zip(texts, labels, strict=True):
+        if label >= 0:
+            counts[label].update(word for word in WORD.findall(text.lower()) if word not in STOPWORDS)
+    total: Counter[str] = sum(counts, Counter())
+    mean = int(sum(total.values()) / max(1, topics))
+    named = []
+    for own in counts:
+        size = max(1, sum(own.values()))
+        scores = {word: count / size * math.log(1 + mean / total[word]) for word, count in own.items()}
+        named.append(sorted(scores, key=lambda word: (-scores[word], word))[:WORDS])
+    return named

@@ -1,0 +1,1 @@
+"""Methods: whole systems behind one contract, one file each."""

@@ -1,0 +1,222 @@
+"""PromptDSI: frozen encoder, frozen old rows, new rows and a few prompts per corpus (the paper's method, any strategy).
+
+    method = PromptDSI(**PRESETS["best"]).fit(d0).add(d1)
+    method.search(["who wrote hamlet"], k=10)
+
+Keyword defaults are the paper's; `PRESETS["best"]` is what we recommend.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators.sampling import torch_device
+from promptdsi.errors import UsageError
+from promptdsi.learning.encoding import document_vectors, keep_states, query_vectors, selection_vectors
+from promptdsi.learning.examples import Examples, asked_of, mean_by_row, tokenised
+from promptdsi.learning.stages import Care, Rates, learn_everything, learn_prompts, learn_rows
+from promptdsi.learning.topics import Topics, mine_topics
+from promptdsi.learning.training import Plan, TrainingLog
+from promptdsi.methods.method import Method, Result, check_k
+from promptdsi.methods.storage import load_method, save_method
+from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.dsi import DSI
+from promptdsi.model.prompts import make_strategy
+from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.tokens import Tokenizer
+from promptdsi.progress import Progress, silent
+
+BEST: dict[str, Any] = {
+    "prompts": "none",
+    "pooling": "mean",
+    "normalise": True,
+    "scale": 20.0,
+    "max_tokens": 64,
+    "pseudo_queries": 5,
+    "fit_row_start": "document",
+    "fit_epochs": 3,
+    "fit_lr": 5e-5,
+    "fit_row_lr": 1e-3,
+    "fit_schedule": "constant",
+    "row_decay": 0.0,
+    "add_row_start": "document",
+    "add_epochs": 30,
+    "add_lr": 1e-4,
+    "add_row_lr": 1e-3,
+    "add_schedule": "constant",
+    "hold_row_length": True,
+    "stand_ins": 512,
+}
+PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
+
+
+@dataclass(kw_only=True)
+class PromptDSI(Method):
+    """Learned state: `model_`, `tokenizer_`, `row_length_` (mean of D0's rows), `topics_` (words, for people), `logs_`."""
+
+    name: ClassVar[str] = "promptdsi"
+    rehearsal_free: ClassVar[bool] = True
+
+    prompts: str = "s++"
+    prompt_options: dict[str, Any] = field(default_factory=dict)
+    selection: str = "single"
+    prefix_space: str = "post"
+    backbone: str = "minilm"
+    pooling: str = "first"
+    normalise: bool = False
+    scale: float = 1.0
+    max_tokens: int = 32
+    document_tokens: int = 256
+    document_windows: int = 16
+    pseudo_queries: int = 15
+    new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
+    softmax_scope: str = "all_seen"
+    topic_engine: str = "kmeans"
+    dropout: float = 0.1
+    batch_size: int = 128
+    encoder_decay: float = 0.01
+    row_decay: float = 0.01
+    fit_row_start: str = "random"
+    fit_epochs: int = 20
+    fit_lr: float = 1e-4
+    fit_row_lr: float = 1e-4
+    fit_schedule: str = "epochs"
+    add_row_start: str = "random"
+    add_epochs: int = 10
+    add_lr: float = 1e-4
+    add_row_lr: float = 1e-4
+    add_schedule: str = "epochs"
+    hold_row_length: bool = False
+    stand_ins: int = 0
+    stand_in_range: tuple[float, float] = (0.5, 0.9)
+    stand_in_weight: float = 1.0
+    seed: int = 0
+    device: str = "auto"
+    offline: bool = False
+
+    model_: DSI = field(init=False, repr=False, compare=False)
+    tokenizer_: Tokenizer = field(init=False, repr=False, compare=False)
+    row_length_: float = field(init=False, repr=False, compare=False)
+    topics_: Topics | None = field(init=False, repr=False, compare=False)
+    cut_documents_: int = field(init=False, repr=False, compare=False)
+    logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
+
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
+        """Learn D0: the whole encoder and a row per document; then freeze, and mine what the strategy needs of D0."""
+        self._start(load_backbone(self.backbone, offline=self.offline))
+        start = self._row_start(corpus, self.fit_row_start, length=1.0, progress=progress)
+        examples = self._grow(corpus, start)
+        rates = Rates(self.fit_lr, self.fit_row_lr, 0.0, self.encoder_decay, self.row_decay)
+        plan = Plan(self.fit_epochs, self.batch_size, self.fit_schedule, self.seed)
+        log = learn_everything(self.model_, examples, self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
+        self.logs_ = [log]
+        self.model_.encoder.freeze()
+        self.model_.rows.freeze()
+        self.row_length_ = float(self.model_.rows.blocks[0].detach().norm(dim=1).mean())
+        self._prepare_strategy(corpus, examples)
+        return self
+
+    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        """Learn the next corpus: nothing of an earlier one is read, and nothing of it changes."""
+        annotated = self.new_corpus_queries == "gen+train"
+        start = self._row_start(corpus, self.add_row_start, length=self.row_length_, annotated=annotated, progress=progress)
+        examples = self._grow(corpus, start, annotated=annotated)
+        rates = Rates(0.0, self.add_row_lr, self.add_lr, 0.0, self.row_decay)
+        plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
+        lowest, highest = self.stand_in_range
+        care = Care(self.row_length_ if self.hold_row_length else 0.0, self.stand_ins, lowest, highest, self.stand_in_weight)
+        if self.prompts == "none":
+            log = learn_rows(self.model_, examples, self.tokenizer_, rates, plan, care, scope=self.softmax_scope, progress=progress)
+        else:
+            kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
+            self.model_.strategy.begin_corpus(kept.query)
+            scope = self.softmax_scope
+            log = learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
+            self.model_.strategy.freeze()
+        self.logs_.append(log)
+        self.model_.rows.freeze()
+        return self
+
+    def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
+        found = self.model_.rows.top(self._encode(queries), check_k(k))
+        docids = self.model_.rows.docids
+        return [
+            Result([docids[row] for row in rows], scores) for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
+        ]
+
+    def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
+        vectors = self._encode(queries)
+        return self.model_.rows.ranks(vectors, self.model_.rows.numbers(docids).to(vectors.device)).cpu().numpy()
+
+    def save(self, folder: str | Path) -> None:
+        save_method(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        return load_method(cls, Path(folder))
+
+    def _start(self, backbone: Backbone) -> None:
+        """A model around a backbone, not yet trained."""
+        encoder = backbone.encoder
+        encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
+        if self.max_tokens > encoder.config.max_tokens:
+            raise UsageError(f"max_tokens={self.max_tokens} but the backbone {self.backbone} reads at most {encoder.config.max_tokens}")
+        strategy = make_strategy(self.prompts, **{"seed": self.seed, **self.prompt_options})
+        keywords = {"pooling": self.pooling, "normalise": self.normalise, "scale": self.scale}
+        model = DSI(encoder, strategy, **keywords, selection=self.selection, prefix_space=self.prefix_space)  # type: ignore[arg-type]
+        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        self.tokenizer_ = backbone.tokenizer
+        self.logs_, self.topics_, self.cut_documents_ = [], None, 0
+
+    def _row_start(self, corpus: Corpus, how: str, *, length: float, annotated: bool = True, progress: Progress = silent) -> Tensor:
+        """Where new rows begin: `random` U(±1/√D), or at `length` the `document`'s vector or the mean of its `queries`."""
+        width, count = self.model_.rows.width, len(corpus)
+        if how == "random":
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + len(self.model_.rows))
+            drawn = (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
+            return drawn.to(self.model_.encoder.word.weight.device)
+        if how == "document":
+            texts = [f"{document.title}. {document.text}" if document.title else document.text for document in corpus.documents]
+            windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
+            return length * document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
+        if how != "queries":
+            raise UsageError(f"no row start {how!r}; there are random, document, queries")
+        asked = asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
+        place = {document.docid: number for number, document in enumerate(corpus.documents)}
+        ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
+        vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
+        return length * unit(mean_by_row(vectors, torch.tensor([place[one.docid] for one in asked]), 0, count))
+
+    def _grow(self, corpus: Corpus, start: Tensor, *, annotated: bool = True) -> Examples:
+        self.model_.rows.grow([document.docid for document in corpus.documents], start)
+        asked = asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
+        return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.max_tokens)
+
+    def _prepare_strategy(self, corpus: Corpus, examples: Examples) -> None:
+        strategy = self.model_.strategy
+        if strategy.name == "none":
+            return
+        queries = selection_vectors(self.model_, examples.ids, self.tokenizer_)
+        topic_of_query: Tensor | None = None
+        if strategy.wants_topics:
+            texts = [f"{document.title}. {document.text}" for document in corpus.documents]
+            windows, _ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
+            vectors = document_vectors(self.model_, windows, self.tokenizer_).cpu().numpy()
+            self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
+            topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
+        strategy.prepare(queries, topic_of_query)
+
+    @torch.no_grad()
+    def _encode(self, queries: Sequence[str]) -> Tensor:
+        ids = self.tokenizer_.encode(queries, max_tokens=self.max_tokens).ids
+        return query_vectors(self.model_, ids, self.tokenizer_)

@@ -1,0 +1,37 @@
+"""Prompt strategies by name. A new one is one file here with a subclass of `PromptStrategy`; nothing else lists it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+from promptdsi.errors import UsageError
+from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+
+__all__ = ["PromptStrategy", "Selection", "make_strategy", "strategies"]
+
+
+def strategies() -> dict[str, type[PromptStrategy]]:
+    """Every strategy that is imported, those of this folder always."""
+    for info in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{info.name}")
+    return {kind.name: kind for kind in sorted(_subclasses(PromptStrategy), key=lambda kind: kind.name)}
+
+
+def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
+    """A strategy by name; keywords it does not have are an error."""
+    known = strategies()
+    if name not in known:
+        raise UsageError(f"no prompt strategy {name!r}; there are {', '.join(known)}")
+    try:
+        return known[name](**keywords)
+    except TypeError as error:
+        raise UsageError(f"prompt strategy {name}: {error}") from None
+
+
+def _subclasses(kind: type[PromptStrategy]) -> Iterator[type[PromptStrategy]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)

@@ -1,0 +1,141 @@
+"""Rows: the learned vector of each document. Frozen blocks, and at most one block that learns, in its own tensor.
+
+Ties are broken by docid, ascending, in every place that ranks. Letters: B batch, D width, N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+CHUNK = 65_536  # rows scored at a time: bounds memory at B × CHUNK scores
+
+
+class Top(NamedTuple):
+    """The best rows of each query, best first: row numbers and scores, both (B, k)."""
+
+    rows: Tensor
+    scores: Tensor
+
+
+class Rows(nn.Module):
+    """All rows of an index in order of arrival. A docid that was deleted and added again has two; the later one counts."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.blocks = nn.ParameterList()  # (n, D) each; only the last may learn
+        self.docids: list[str] = []
+        self.row_of: dict[str, int] = {}
+        self.dead: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
+        self._order: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.docids)
+
+    def grow(self, docids: Sequence[str], start: Tensor) -> None:
+        """Freeze what is there and append a block that learns, from its starting vectors (n, D)."""
+        if len(docids) != len(start) or start.shape[1:] != (self.width,):
+            raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
+        self.freeze()
+        for number, docid in enumerate(docids, len(self.docids)):
+            if docid in self.row_of and self.row_of[docid] not in self.dead:
+                raise ValueError(f"docid {docid!r} is there already")
+            self.row_of[docid] = number
+        self.docids.extend(docids)
+        self.blocks.append(nn.Parameter(start))
+        self._order = None
+
+    def freeze(self) -> None:
+        """No row learns: the optimiser does not see them, so it cannot decay them either."""
+        self.blocks.requires_grad_(False)
+
+    @property
+    def learning(self) -> nn.Parameter | None:
+        """The block that learns, if one does."""
+        return self.blocks[-1] if len(self.blocks) and self.blocks[-1].requires_grad else None
+
+    @property
+    def frozen(self) -> list[Tensor]:
+        return [block for block in self.blocks if not block.requires_grad]
+
+    def numbers(self, docids: Sequence[str]) -> Tensor:
+        """Row numbers of docids: (n,)."""
+        return torch.tensor([self.row_of[docid] for docid in docids], dtype=torch.long)
+
+    def delete(self, docids: Sequence[str]) -> None:
+        self.dead |= {self.row_of[docid] for docid in docids}
+
+    def pieces(self) -> Iterator[tuple[int, Tensor]]:
+        """All rows in pieces of bounded size, with the number of each piece's first row."""
+        first = 0
+        for block in self.blocks:
+            for start in range(0, len(block), CHUNK):
+                yield first + start, block[start : start + CHUNK]
+            first += len(block)
+
+    def scores(self, vectors: Tensor) -> Tensor:
+        """Inner products with every row, −inf for deleted ones: (B, D) → (B, N)."""
+        return torch.cat([scored for _, scored in self._scored(vectors)], 1)
+
+    @torch.no_grad()
+    def top(self, vectors: Tensor, k: int) -> Top:
+        """The k best living rows of each query, ties by docid."""
+        k = min(k, len(self) - len(self.dead))
+        order = self._docid_order().to(vectors.device)
+        rows = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
+        scores = vectors.new_empty(len(vectors), 0)
+        for first, scored in self._scored(vectors):
+            found = best(scored, order[first : first + scored.shape[1]], k)  # (B, ≤ k) places in the piece
+            rows = torch.cat([rows, found + first], 1)
+            scores = torch.cat([scores, scored.gather(1, found)], 1)
+            keep = best(scores, order[rows], k)
+            rows, scores = rows.gather(1, keep), scores.gather(1, keep)
+        return Top(rows, scores)
+
+    @torch.no_grad()
+    def ranks(self, vectors: Tensor, targets: Tensor) -> Tensor:
+        """Exact rank of each query's target row by counting, no sorting: (B,), from 1."""
+        order = self._docid_order().to(vectors.device)
+        own = vectors.new_full((len(vectors),), -torch.inf)
+        # Two sweeps over equal pieces: the target's score comes from the very product it is compared in, to the last bit.
+        for first, scored in self._scored(vectors):
+            here = (targets >= first) & (targets < first + scored.shape[1])
+            own[here] = scored[here, targets[here] - first]
+        ranks = torch.ones_like(targets)
+        for first, scored in self._scored(vectors):
+            ahead = order[first : first + scored.shape[1]] < order[targets][:, None]  # (B, n)
+            ranks += ((scored > own[:, None]) | ((scored == own[:, None]) & ahead)).sum(1)
+        return ranks
+
+    def _scored(self, vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
+        dead = torch.tensor(sorted(self.dead), dtype=torch.long, device=vectors.device)
+        for first, piece in self.pieces():
+            scored = vectors @ piece.T  # (B, n)
+            here = dead[(dead >= first) & (dead < first + len(piece))]
+            yield first, scored.index_fill(1, here - first, -torch.inf) if len(here) else scored
+
+    def _docid_order(self) -> Tensor:
+        """Place of each row in the order of docids: (N,)."""
+        if self._order is None:
+            by_docid = sorted(range(len(self.docids)), key=self.docids.__getitem__)
+            self._order = torch.empty(len(by_docid), dtype=torch.long)
+            self._order[torch.tensor(by_docid, dtype=torch.long)] = torch.arange(len(by_docid))
+        return self._order
+
+
+def best(scores: Tensor, order: Tensor, k: int) -> Tensor:
+    """Columns of the k highest scores, best first, equal scores by `order` ((N,) or (B, N)): (B, N) → (B, ≤ k)."""
+    k = min(k, scores.shape[1])
+    if k == 0:
+        return scores.new_empty(len(scores), 0, dtype=torch.long)
+    top = scores.topk(k)
+    wanted = int((scores >= top.values[:, -1:]).sum(1).max())  # more than k where a tie crosses the border
+    places = top.indices if wanted == k else scores.topk(wanted).indices  # (B, wanted)
+    order = order.expand_as(scores).gather(1, places)
+    places = places.gather(1, order.argsort(1))
+    by_score = torch.argsort(scores.gather(1, places), dim=1, descending=True, stable=True)
+    return places.gather(1, by_score)[:, :k]

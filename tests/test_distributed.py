@@ -1,0 +1,32 @@
+"""Two processes under torchrun compute what one computes: gradients, losses, rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+
+def test_two_processes_give_the_same_gradients_losses_and_rows_as_one(tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "distributed_run.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for launcher in ([sys.executable], torchrun):
+        outcome = subprocess.run([*launcher, script, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
+        assert outcome.returncode == 0, outcome.stderr[-3000:]
+    one, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("1-0", "2-0", "2-1"))
+    assert len(one["losses"]) == 20
+    torch.testing.assert_close(first["losses"], one["losses"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(second["losses"], one["losses"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(torch.cat([first["rows"], second["rows"]]), one["rows"], atol=1e-5, rtol=0)
+    gradients = [name for name in one if name.startswith("encoder.")]
+    assert len(gradients) > 50
+    for name in gradients:
+        torch.testing.assert_close(first[name], one[name], atol=1e-5, rtol=0)
+        assert torch.equal(first[name], second[name])
+    assert max(float(one[name].abs().max()) for name in gradients) > 1e-3  # there was something to compare
+    torch.testing.assert_close(first["learned_rows"], one["learned_rows"], atol=1e-4, rtol=1e-3)

@@ -1,0 +1,210 @@
+"""A contract every strategy keeps as a whole method, on a small local backbone and a slice of the demo corpus."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from test_strategies import ALL, PROMPTED
+
+from promptdsi import Corpus
+from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.learning.topics import mine_topics
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[Corpus]:
+    """Forty documents and three later corpora of six."""
+    return build_stream("demo", Request(), limit=58, new=3, share=0.1).corpora
+
+
+@pytest.fixture(scope="module")
+def backbone(stream: list[Corpus], tmp_path_factory: pytest.TempPathFactory) -> str:
+    words = sorted({word for corpus in stream for query in corpus.queries for word in re.findall(r"\w+", query.text.lower())})
+    return str(tiny.backbone_folder(tmp_path_factory.mktemp("backbone"), words))
+
+
+@pytest.fixture(scope="module")
+def quick(backbone: str) -> dict[str, Any]:
+    """The preset `best`, cut short."""
+    changes = {
+        "backbone": backbone,
+        "fit_epochs": 2,
+        "add_epochs": 2,
+        "pseudo_queries": 1,
+        "max_tokens": 24,
+        "document_tokens": 48,
+        "stand_ins": 16,
+    }
+    return PRESETS["best"] | changes | {"device": "cpu", "offline": True, "batch_size": 32}
+
+
+def made(quick: dict[str, Any], name: str, **changes: Any) -> PromptDSI:
+    options = {} if name == "none" else {"prompt_length": 4}
+    return PromptDSI(**(quick | {"prompts": name, "prompt_options": options} | changes))
+
+
+def asked(corpus: Corpus, split: str = "test") -> tuple[list[str], list[str]]:
+    pairs = corpus.pairs(split)
+    return [pair.query.text for pair in pairs], [pair.docid for pair in pairs]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_contract(name: str, quick: dict[str, Any], stream: list[Corpus], tmp_path: Path, no_network: None) -> None:
+    method = made(quick, name)
+    assert not hasattr(method, "model_")  # a constructor stores and stops
+    assert PromptDSI(**method.get_params()) == method
+    assert method.fit(stream[0]) is method
+    encoder, rows = tiny.snapshot(method.model_.encoder), method.model_.rows.blocks[0].detach().clone()
+    earlier: dict[str, torch.Tensor] = {}
+    for number, corpus in enumerate(stream[1:], 1):
+        assert method.add(corpus) is method
+        assert len(method.model_.rows) == sum(len(seen) for seen in stream[: number + 1])  # candidates: all seen, no more
+        for key, tensor in earlier.items():  # frozen-encoder methods: everything old is bit-identical
+            if name in ("s++", "coda", "nearest-corpus") or (key.startswith("keys.0") and name == "topic"):
+                assert torch.equal(method.model_.strategy.state()[key], tensor), key
+        earlier = {key: tensor.clone() for key, tensor in method.model_.strategy.state().items() if "mean" not in key}
+    assert all(torch.equal(tensor, encoder[key]) for key, tensor in method.model_.encoder.state_dict().items())
+    assert torch.equal(method.model_.rows.blocks[0], rows)
+    assert method.model_.rows.docids[:3] == [document.docid for document in stream[0].documents[:3]]
+    queries, docids = asked(stream[0])
+    found = method.search(queries, k=7)
+    ranks = method.ranks(queries, docids)
+    for result, rank, docid in zip(found, ranks, docids, strict=True):
+        assert len(result.docids) == len(set(result.docids)) == 7 and result.scores == sorted(result.scores, reverse=True)
+        assert (rank <= 7) == (docid in result.docids) and (rank > 7 or result.docids[rank - 1] == docid)
+    alone = method.search(queries[:1], k=7)[0]
+    assert alone.docids == found[0].docids and alone.scores == pytest.approx(found[0].scores, rel=1e-5)
+    method.save(tmp_path / "saved")
+    loaded = PromptDSI.load(tmp_path / "saved")
+    assert loaded.get_params() == method.get_params()
+    assert loaded.search(queries, k=7) == found
+    assert not list((tmp_path / "saved").glob("*.p*kl*"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_two_runs_with_one_seed_agree_and_another_seed_differs(name: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
+    methods = [made(quick, name, seed=seed).fit(stream[0]).add(stream[1]) for seed in (3, 3, 4)]
+    queries, _ = asked(stream[1])
+    first, second, third = (method.search(queries) for method in methods)
+    assert first == second != third
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_after_a_load_the_next_corpus_is_learned_as_without_it(
+    name: str, quick: dict[str, Any], stream: list[Corpus], tmp_path: Path
+) -> None:
+    method = made(quick, name).fit(stream[0]).add(stream[1])
+    method.save(tmp_path / "saved")
+    queries, _ = asked(stream[2])
+    assert PromptDSI.load(tmp_path / "saved").add(stream[2]).search(queries) == method.add(stream[2]).search(queries)
+
+
+def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    """On its own training queries: far better than chance after D0, and the new corpus is found after it was added."""
+    method = made(quick, "none", fit_epochs=12, fit_lr=1e-3, fit_row_lr=1e-2, add_epochs=40).fit(stream[0])
+    ranks = method.ranks(*asked(stream[0], "train"))
+    assert (ranks <= 5).mean() > 0.5  # chance: 5 of 40
+    method.add(stream[1])
+    assert (method.ranks(*asked(stream[1], "train")) <= 5).mean() > 0.3
+    log = method.logs_[0]
+    assert np.mean(log.losses[-3:]) < np.mean(log.losses[:3]) and log.examples == 12 * len(stream[0].pairs("train")) + 12 * len(stream[0])
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"selection": "two-pass"},
+        {"prefix_space": "pre"},
+        {"softmax_scope": "new_only", "stand_ins": 0},
+        {"prompt_options": {"prompt_layers": (1, 2), "prompt_length": 4}},
+    ],
+    ids=["two-pass", "pre", "new-only", "two-layers"],
+)
+def test_options_of_the_method_section_run(name: str, changes: dict[str, Any], quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, name, fit_epochs=1, add_epochs=1, **changes).fit(stream[0]).add(stream[1])
+    assert len(method.search(["how does it work"], k=3)[0].docids) == 3
+
+
+@pytest.mark.parametrize("start", ["random", "queries", "document"])
+def test_row_starts(start: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, "none", fit_row_start=start, add_row_start=start, add_epochs=0).fit(stream[0]).add(stream[1])
+    lengths = method.model_.rows.blocks[1].norm(dim=1)
+    if start == "random":
+        assert method.model_.rows.blocks[1].abs().max() <= 1 / method.model_.rows.width**0.5
+    else:
+        torch.testing.assert_close(lengths, torch.full_like(lengths, method.row_length_), atol=1e-4, rtol=1e-4)
+
+
+def test_held_rows_keep_their_length_and_free_ones_do_not(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    held = made(quick, "none", add_epochs=5, add_row_lr=0.1).fit(stream[0]).add(stream[1])
+    lengths = held.model_.rows.blocks[1].norm(dim=1)
+    torch.testing.assert_close(lengths, torch.full_like(lengths, held.row_length_), atol=1e-4, rtol=1e-4)
+    free = made(quick, "none", add_epochs=5, add_row_lr=0.1, hold_row_length=False).fit(stream[0]).add(stream[1])
+    assert (free.model_.rows.blocks[1].norm(dim=1) - free.row_length_).abs().max() > 0.05
+
+
+def test_pseudo_queries_only_uses_no_annotated_query_of_a_new_corpus(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, "none", new_corpus_queries="gen").fit(stream[0])
+    stripped = Corpus(stream[1].documents, name="d1")
+    queries, _ = asked(stream[1])
+    assert made(quick, "none", new_corpus_queries="gen").fit(stream[0]).add(stripped).search(queries) == method.add(stream[1]).search(
+        queries
+    )
+
+
+def test_the_paper_preset_runs_with_its_defaults(backbone: str, stream: list[Corpus]) -> None:
+    params = PromptDSI().get_params()
+    assert (params["prompts"], params["fit_epochs"], params["add_epochs"], params["max_tokens"], params["pooling"]) == (
+        "s++",
+        20,
+        10,
+        32,
+        "first",
+    )
+    method = PromptDSI(backbone=backbone, fit_epochs=1, add_epochs=1, device="cpu", offline=True).fit(stream[0]).add(stream[1])
+    assert len(method.search(["x"])[0].docids) == 10
+
+
+def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no row start 'moon'"):
+        made(quick, "none", fit_row_start="moon").fit(stream[0])
+    with pytest.raises(UsageError, match="reads at most 64"):
+        made(quick, "none", max_tokens=512).fit(stream[0])
+    with pytest.raises(PromptDSIError, match="have no query to learn from"):
+        made(quick, "none", pseudo_queries=0).fit(Corpus(stream[0].documents))
+    method = made(quick, "none", fit_epochs=0).fit(stream[0])
+    with pytest.raises(UsageError, match="k=0"):
+        method.search(["x"], k=0)
+    with pytest.raises(DataError, match="holds no saved method"):
+        PromptDSI.load(tmp_path)
+
+
+def test_topics_are_deterministic_sorted_by_size_and_named(stream: list[Corpus]) -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(4, 16))
+    kinds = np.repeat(np.arange(4), [40, 30, 20, 10])
+    vectors = (centres[kinds] + 0.05 * rng.normal(size=(100, 16))).astype(np.float32)
+    texts = [["star planet orbit", "bread oven flour", "violin string bow", "goal match referee"][kind] + " of the" for kind in kinds]
+    topics = mine_topics(vectors, texts, seed=1)
+    assert topics.counts == [40, 30, 20, 10]
+    assert [sorted(words) for words in topics.words] == [
+        ["orbit", "planet", "star"],
+        ["bread", "flour", "oven"],
+        ["bow", "string", "violin"],
+        ["goal", "match", "referee"],
+    ]
+    again = mine_topics(vectors, texts, seed=1)
+    assert np.array_equal(again.labels, topics.labels)
+    with pytest.raises(UsageError, match="no topic engine 'x'"):
+        mine_topics(vectors, texts, engine="x")
+    with pytest.raises(PromptDSIError, match="too few to mine topics"):
+        mine_topics(vectors[:3], texts[:3])
