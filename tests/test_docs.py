@@ -13,6 +13,7 @@ from promptdsi import __version__
 from promptdsi.cli.main import COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
+from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -33,6 +34,10 @@ def test_everything_with_a_name_is_documented() -> None:
     data_page = (ROOT / "docs/data.md").read_text("utf-8")
     for name in [*sources.names(), *(kind.NAME for kind in generators().values() if kind.__module__.startswith("promptdsi."))]:
         assert f"`{name}" in data_page, name
+    model_page = (ROOT / "docs/model.md").read_text("utf-8")
+    for name, kind in strategies().items():
+        if kind.__module__.startswith("promptdsi."):
+            assert f"| `{name}` |" in model_page, name
     cli_page = (ROOT / "docs/cli.md").read_text("utf-8")
     for command in COMMANDS:
         assert f"## promptdsi {command.__name__}" in cli_page

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 
 from promptdsi import __version__
+from promptdsi.cli.backbone import backbone
 from promptdsi.cli.data import data
 from promptdsi.cli.demo import demo
 from promptdsi.cli.queries import queries
 from promptdsi.errors import PromptDSIError, UsageError
 
-COMMANDS = (demo, data, queries)
+COMMANDS = (demo, data, queries, backbone)
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in COMMANDS:
     app.command()(command)

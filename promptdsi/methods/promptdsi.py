@@ -9,6 +9,7 @@ Keyword defaults are the paper's; `PRESETS["best"]` is what we recommend.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -183,7 +184,7 @@ class PromptDSI(Method):
         width, count = self.model_.rows.width, len(corpus)
         if how == "random":
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + len(self.model_.rows))
-            drawn = (2 * torch.rand(count, width, generator=generator) - 1) / width**0.5
+            drawn = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
             return drawn.to(self.model_.encoder.word.weight.device)
         if how == "document":
             texts = [f"{document.title}. {document.text}" if document.title else document.text for document in corpus.documents]
