@@ -115,14 +115,17 @@ def test_keys_and_values_of_a_prefix_are_kept_apart() -> None:
     assert not torch.allclose(encoder.run(states, tokens, prefixes={2: seen}), encoder.run(states, tokens), atol=1e-2)
 
 
+@torch.no_grad()
 def test_a_prefix_before_the_projection_equals_its_projection_after_it() -> None:
+    """post = p W + b, written out with the layer's own key and value weights."""
     made = tiny.begun("s++", prefix_space="pre")
     tokens = tiny.batch(6, 3)
-    layer: Any = made.encoder.layers[1]
+    projection: Any = made.encoder.layers[1].query_key_value  # type: ignore[union-attr]
     before = made(tokens).vectors
-    with torch.no_grad():
-        for block in made.strategy.prompts:
-            block.copy_(layer.project_prefix(block[:, 0])[:, None])
+    for block in made.strategy.prompts:  # (1, L, 2, P, D)
+        for side in (0, 1):
+            part = slice((side + 1) * tiny.WIDTH, (side + 2) * tiny.WIDTH)
+            block[:, :, side] = block[:, :, side] @ projection.weight[part].T + projection.bias[part]
     made.prefix_space = "post"
     torch.testing.assert_close(made(tokens).vectors, before, **CLOSE)
 

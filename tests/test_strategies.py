@@ -146,7 +146,11 @@ def test_state_comes_back_and_the_seed_decides_everything(name: str) -> None:
 def test_keys_learn_from_the_match_term_only_and_prompts_from_the_cross_entropy_only(name: str) -> None:
     strategy = tiny.begun(name).strategy.train()
     query = torch.randn(6, tiny.WIDTH)
-    strategy.select(query).loss.backward()
+    match = strategy.select(query)
+    assert match.ids is not None
+    chosen = torch.cat(list(strategy.keys))[match.ids]
+    torch.testing.assert_close(match.loss, (1 - nn.functional.cosine_similarity(query, chosen)).mean(), **CLOSE)  # weight 1, batch mean
+    match.loss.backward()
     assert strategy.keys[-1].grad is not None and strategy.prompts[-1].grad is None
     strategy.zero_grad()
     prefix = strategy.select(query).prefix
