@@ -7,11 +7,12 @@ import pkgutil
 from types import ModuleType
 
 
+def import_all(package: ModuleType) -> list[ModuleType]:
+    """Import every module of a package; classes it defines are then known to their base class."""
+    return [importlib.import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
+
+
 def modules_of(package: ModuleType) -> dict[str, ModuleType]:
-    """Modules of a package by their `NAME`, imported now; modules without a `NAME` are helpers."""
-    found = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        if name := getattr(module, "NAME", None):
-            found[name] = module
-    return dict(sorted(found.items()))
+    """Modules of a package by their `NAME`; modules without one are helpers."""
+    named = {name: module for module in import_all(package) if (name := getattr(module, "NAME", None))}
+    return dict(sorted(named.items()))

@@ -10,6 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+# Asking for the umask means setting it, which no thread may see: once, at import.
+UMASK = os.umask(0o077)
+os.umask(UMASK)
+
 
 def sha256_of(path: Path) -> str:
     """Hex sha256 of a file, read in blocks."""
@@ -37,14 +41,14 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; data files get what the user's umask grants, as open() would give.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        os.chmod(temporary, 0o666 & ~UMASK)
         os.replace(temporary, path)
         sync_directory(path.parent)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, settings
 
 from promptdsi import Corpus, Document, Judgement, Query
 
-# A plain `make test` looks at a few dozen cases a property; `make soak` at many thousands.
+# A plain `make test` looks at a few dozen cases a property, the same each time; `make soak` at many thousands, new each time.
 settings.register_profile(
     "promptdsi",
     max_examples=int(os.environ.get("PROMPTDSI_EXAMPLES", "60")),
+    derandomize="PROMPTDSI_EXAMPLES" not in os.environ,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

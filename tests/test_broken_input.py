@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +29,13 @@ CASES = [
     Case("not JSON at all", {"corpus.jsonl": b"hello there\n"}, "corpus.jsonl:1:1", "starts 'hello there'"),
     Case("a list, not an object", {"corpus.jsonl": GOOD + b"[1, 2]\n"}, "corpus.jsonl:2", "expected a JSON object"),
     Case("NaN", {"corpus.jsonl": b'{"_id": "d1", "text": "x", "year": NaN}\n'}, "corpus.jsonl:1", "NaN is not JSON"),
+    Case("infinite number", {"corpus.jsonl": b'{"_id": "d1", "text": "x", "n": 1e999}\n'}, "corpus.jsonl:1", "'1e999' is too large"),
+    Case(
+        "nested deeply",
+        {"corpus.jsonl": b'{"_id": "d1", "text": "x", "n": ' + b"[" * 990 + b"]" * 990 + b"}\n"},
+        "corpus.jsonl:1",
+        "nested too deeply",
+    ),
     Case("nested without end", {"corpus.jsonl": b"[" * 100_000 + b"\n"}, "corpus.jsonl:1", "nested too deeply"),
     Case("endless number", {"corpus.jsonl": b'{"_id": "d1", "text": "x", "n": ' + b"9" * 5000 + b"}\n"}, "corpus.jsonl:1", "digits"),
     Case("no id", {"corpus.jsonl": GOOD + b'{"id": "d2", "text": "x"}\n'}, "corpus.jsonl:2", "no \"_id\"; the line has 'id', 'text'"),
@@ -125,6 +137,47 @@ def test_broken_pairs_and_text_files(name: str, content: bytes, place: str, says
     assert not (tmp_path / "out").exists()
 
 
+def test_a_file_name_that_is_not_utf8(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/notes/caf\xe9.txt")).write_text("coffee")
+    outcome = run("data", "notes", "-o", "out", "--new", "0")
+    assert outcome.returncode == 1 and "lone surrogate" in outcome.stderr and "Traceback" not in outcome.stderr
+
+
+def test_skipping_works_for_whole_folders_and_says_why_when_nothing_is_left(run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "corpus"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_bytes(GOOD + b'{"_id": "d2", "text": ""}\n')
+    (folder / "queries.jsonl").write_bytes(QUERY)
+    (folder / "qrels/train.tsv").write_bytes(b"q1\td1\t1\nq1\td2\t1\n")
+    (folder / "qrels/validation.tsv").write_bytes(b"q1\td1\t1\n")
+    outcome = run("data", "corpus", "-o", "out", "--new", "0", "--on-error", "skip")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "1 bad records skipped" in outcome.stderr and "1 judgements in train.tsv name unknown" in outcome.stderr
+    assert "no split we know and were not read (validation.tsv)" in outcome.stderr
+    (folder / "corpus.jsonl").write_bytes(b"nonsense\n")
+    outcome = run("data", "corpus", "-o", "out2", "--new", "0", "--on-error", "skip")
+    assert outcome.returncode == 1 and "corpus.jsonl:1:1: not JSON" in outcome.stderr and "holds no document" in outcome.stderr
+
+
+def test_messages_stay_short_whatever_the_data(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"' + "k" * 300_000 + '": 1}\n')
+    assert len(run("data", "c.jsonl", "-o", "out").stderr) < 500
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_says_so(number: signal.Signals, tmp_path: Path) -> None:
+    with (tmp_path / "c.jsonl").open("w") as file:
+        file.writelines(f'{{"_id": "d{n}", "text": "some words number {n}"}}\n' for n in range(300_000))
+    command = [sys.executable, "-m", "promptdsi", "data", "c.jsonl", "-o", "out"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    time.sleep(1.2)
+    process.send_signal(number)
+    _, message = process.communicate()
+    assert process.returncode == 130 and message.strip() == "error: interrupted; run the same command again to go on"
+    assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
+
+
 def test_skip_counts_and_lists_what_it_skipped(run: Any, tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_bytes(
         GOOD + b"nonsense\n" + b'{"_id": "d2", "text": "\xff"}\n' + b'{"_id": "d3", "text": "fine"}\n' + GOOD
@@ -149,6 +202,8 @@ def test_skip_counts_and_lists_what_it_skipped(run: Any, tmp_path: Path) -> None
         ("data", "msmarco300k", "-o", "x"),
         ("data", "irds:", "-o", "x"),
         ("data", "demo", "-o", "x", "--on-error", "panic"),
+        ("data", "demo:more", "-o", "x"),
+        ("data", "demo", "-o", "x", "--raw", "."),
         ("queries", ".", "-g", "crystal-ball"),
         ("queries", ".", "-g", "spans", "--model", "x"),
         ("no-such-command",),

@@ -157,11 +157,54 @@ def test_the_command(run: Any, tmp_path: Path, small: Corpus) -> None:
     assert "exists and is not empty" in run("queries", "notes", "-o", "beir").stderr
 
 
+def test_two_writers_at_once_are_refused(small: Corpus, tmp_path: Path) -> None:
+    from promptdsi.corpus.pseudo import alone
+    from promptdsi.errors import DataError
+
+    small.write(tmp_path / "c")
+    with alone(tmp_path / "c" / CACHE_FOLDER), pytest.raises(DataError, match="another process is adding queries"):
+        add_queries(tmp_path / "c", Echo())
+    assert len(add_queries(tmp_path / "c", Echo()).pairs) == 4
+
+
+def test_a_cut_off_new_folder_is_completed_and_nothing_stands_twice(run: Any, tmp_path: Path, small: Corpus) -> None:
+    small.write(tmp_path / "c")
+    run("queries", "c", "-n", "2")
+    assert json.loads(run("queries", "c", "-o", "new", "-n", "2", "--json").stdout)["added"] == 0
+    assert Corpus.read(tmp_path / "new") == Corpus.read(tmp_path / "c")
+    (tmp_path / "new/corpus.jsonl").unlink()  # as if killed before the last file
+    assert run("queries", "c", "-o", "new", "-n", "2").returncode == 0
+    assert Corpus.read(tmp_path / "new") == Corpus.read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(("device", "code"), [("moon", 2), ("cuda", 1)])
+def test_a_device_that_is_not_there_is_said(device: str, code: int, run: Any, tmp_path: Path, small: Corpus, tiny_t5: Path) -> None:
+    import torch
+
+    assert device != "cuda" or not torch.cuda.is_available()
+    small.write(tmp_path / "c")
+    outcome = run("queries", "c", "-g", "doc2query-t5", "--model", tiny_t5, "--device", device)
+    assert outcome.returncode == code and len(outcome.stderr.strip().splitlines()) == 1
+
+
+def test_remote_code_never_runs(run: Any, tmp_path: Path, small: Corpus) -> None:
+    small.write(tmp_path / "c")
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    (evil / "config.json").write_text(
+        '{"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForSeq2SeqLM": "evil.Model"}}'
+    )
+    (evil / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    outcome = run("queries", "c", "-g", "doc2query-t5", "--model", evil, "--offline")
+    assert outcome.returncode == 1 and "Traceback" not in outcome.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_generators_are_found_by_name_and_say_what_they_lack() -> None:
     assert {"spans", "smollm2", "doc2query-t5"} <= set(generators())
     with pytest.raises(UsageError, match="no generator 'x'; there are"):
         make_generator("x")
-    with pytest.raises(UsageError, match="unexpected keyword argument 'model'"):
+    with pytest.raises(UsageError, match="generator spans has the options per_document, seed, word_dropout; got model"):
         make_generator("spans", model="y")
 
 

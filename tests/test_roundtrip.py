@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from promptdsi import Corpus, Document, Judgement, Query
+from promptdsi import Corpus, DataError, Document, Judgement, Query
 from promptdsi.corpus.formats.folder import title_of
 from promptdsi.corpus.formats.pairs import queryid_of
 
@@ -93,6 +93,15 @@ def test_text_files_read_back_equal(files: dict[str, tuple[str, str, list[str]]]
         assert Corpus.read(folder) == corpus
 
 
+def test_a_gz_name_is_written_as_gzip_and_an_existing_corpus_is_not_written_over(tmp_path: Path) -> None:
+    corpus = Corpus([Document("a", "x")])
+    corpus.write(tmp_path / "c.jsonl.gz", format="jsonl")
+    assert Corpus.read(tmp_path / "c.jsonl.gz") == corpus
+    corpus.write(tmp_path / "c")
+    with pytest.raises(DataError, match="holds a corpus already"):
+        corpus.write(tmp_path / "c")
+
+
 @pytest.mark.parametrize(
     ("corpus", "format", "says"),
     [
@@ -100,6 +109,10 @@ def test_text_files_read_back_equal(files: dict[str, tuple[str, str, list[str]]]
         (Corpus([Document("a", "tab\there")]), "pairs", "tab or line break"),
         (Corpus([Document("a", "x", "", {"year": 1})]), "pairs", "no metadata"),
         (Corpus([Document("a", "x")], [Query("q", "y", "pseudo")]), "pairs", "annotated train queries only"),
+        (Corpus([Document("a", "x")], [Query("q", "y")], {"train": [Judgement("q", "a")]}), "pairs", "no query ids"),
+        (Corpus([Document("a.txt", "x\r\ny", "a")]), "folder", "cannot hold"),
+        (Corpus([Document("a", "x"), Document("a", "y")]), "beir", "docid 'a' stands twice"),
+        (Corpus([Document("a", "x")], [], {"train": [Judgement("q", "a")]}), "beir", "unknown 'q'"),
         (Corpus([Document("../a.txt", "x", "a")]), "folder", "not a relative path"),
         (Corpus([Document("a.txt", "x", "another title")]), "folder", "cannot hold"),
         (Corpus([Document("a", "x")], [Query("q", "y")], {"later": [Judgement("q", "a")]}), "beir", "is not one of train, dev, test"),

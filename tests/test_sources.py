@@ -117,13 +117,45 @@ def test_a_package_with_another_checksum_is_not_used(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
     wheel = tmp_path / "links/toything-1.0-py3-none-any.whl"
     make_wheel(wheel)
-    with pytest.raises(PromptDSIError, match="expected 0000"):
+    with pytest.raises(PromptDSIError, match="is not the file this release expects"):
         cached("thing", Package("toything==1.0", "0" * 64, 1), lambda archive, folder: None)
     assert list((tmp_path / "cache").iterdir()) == []
     good = Package("toything==1.0", sha256_of(wheel), 1)
     folder = cached("thing", good, lambda archive, folder: None)
     assert folder.is_dir()
     assert cached("thing", good, lambda archive, folder: pytest.fail("unpacked twice"), offline=True) == folder
+
+
+def test_a_damaged_cache_is_said_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPTDSI_CACHE", str(tmp_path))
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing/data.json").write_text("{}")
+    package = Package("toything==1.0", "0" * 64, 1)
+    for checksums in ("", '{"data.json": "00"}', '{"gone.json": "00"}'):
+        (tmp_path / "thing/checksums.json").write_text(checksums)
+        with pytest.raises(PromptDSIError, match="thing is damaged; delete that folder"):
+            cached("thing", package, lambda archive, folder: None)
+
+
+def test_another_source_archive_is_refused_before_its_build_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMPTDSI_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    witness = tmp_path / "ran"
+    files = {
+        "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+        "backend.py": f"open({str(witness)!r}, 'w').close()\n",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: toysource\nVersion: 1.0\n",
+    }
+    with tarfile.open(tmp_path / "toysource-1.0.tar.gz", "w:gz") as tar:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"toysource-1.0/{name}")
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    with pytest.raises(PromptDSIError, match="is not the file this release expects"):
+        cached("thing", Package("toysource==1.0", "0" * 64, 1), lambda archive, folder: None)
+    assert not witness.exists()
 
 
 def make_wheel(path: Path) -> None:
@@ -195,7 +227,15 @@ def test_nq320k_follows_the_papers_construction(nq_folder: Path, run: Any, tmp_p
 def test_nq_pages_are_unique_by_normalised_title() -> None:
     assert nq320k.title_of(nq_example(1, 7)) == "Page 7"
     assert nq320k.normalised("Page 7") == nq320k.normalised(nq320k.title_of(nq_dev_example(1, 7)))
-    assert nq320k.page_text(nq_dev_example(1, 7), 3) == "Words about page"
+    assert nq320k.page_words(nq_dev_example(1, 7)) == ["Words", "about", "page", "7"]
+
+
+def test_nq_cut_pages_are_counted_and_skipping_works(nq_folder: Path, run: Any) -> None:
+    (nq_folder / "more-train.jsonl").write_text('{"question_text": "x"}\nnonsense\n')
+    outcome = run("data", "nq320k", "--raw", nq_folder, "-o", "s", "--on-error", "skip", "--max-words", "4")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "2 bad records skipped" in outcome.stderr and "texts are longer than 4 words and were cut there" in outcome.stderr
+    assert json.loads((nq_folder.parent / "s/stream.json").read_text())["split"]["max_words"] == 4
 
 
 def test_nq_with_a_broken_example_names_its_line(nq_folder: Path, run: Any) -> None:
@@ -236,6 +276,18 @@ def test_msmarco300k_follows_the_papers_construction(marco_folder: Path, run: An
     assert document.text == f"Body of document {document.docid[1:]}" and document.title == f"Title {document.docid[1:]}"
 
 
+def test_msmarco_a_query_with_documents_in_several_corpora_stands_once(marco_folder: Path, run: Any, tmp_path: Path) -> None:
+    with (marco_folder / "msmarco-doctrain-qrels.tsv").open("a") as file:
+        file.writelines(f"0 0 D{i} 1\n" for i in range(0, 100))  # query 0 points at every document
+        file.write("9999 0 D1 1\n")
+    outcome = run("data", "msmarco300k", "--raw", marco_folder, "-o", "s", "--chunk", "3")
+    assert "1 judgements name unknown queries and were left out" in outcome.stderr
+    homes = [
+        name for name in ("d0", "d1", "d2", "d3", "tune") for query in Corpus.read(tmp_path / "s" / name).queries if query.queryid == "ms-0"
+    ]
+    assert homes == ["d3"]
+
+
 def test_msmarco_with_a_missing_or_broken_file(marco_folder: Path, run: Any) -> None:
     (marco_folder / "msmarco-doctrain-qrels.tsv").write_text("1 0 D1\n")
     outcome = run("data", "msmarco300k", "--raw", marco_folder, "-o", "s")
@@ -272,6 +324,25 @@ def test_irds_reads_any_registered_data_set(tmp_path: Path) -> None:
 def test_irds_is_refused_offline() -> None:
     with pytest.raises(OfflineError, match="cannot be used offline"):
         build_stream("irds:vaswani", Request(offline=True))
+
+
+def test_irds_applies_our_rules_to_what_it_reads(tmp_path: Path) -> None:
+    import ir_datasets
+    from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
+    from ir_datasets.util import LocalDownload
+
+    contents = {"docs": "d1\tone\nd2\ttwo\x00\n", "queries": "q1\task\nq2\t \n", "qrels": "q1 0 d1 1\nq2 0 d1 1\nq1 0 d9 1\n"}
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+    docs, queries, qrels = (LocalDownload(tmp_path / name) for name in contents)
+    made = ir_datasets.Dataset(TsvDocs(docs), TsvQueries(queries), TrecQrels(qrels, {1: "relevant"}))
+    ir_datasets.registry.register("promptdsi-strict", made)
+    with pytest.raises(PromptDSIError, match="2 judgements name unknown queries or documents, 0 allowed"):
+        build_stream("irds:promptdsi-strict", Request(), new=0)
+    request = Request(max_unknown=2)
+    stream = build_stream("irds:promptdsi-strict", request, new=0)
+    assert [document.docid for document in stream.corpora[0].documents] == ["d1"]
+    assert any("documents left out because holds a NUL" in sentence for sentence in request.notes.sentences())
 
 
 def test_every_source_is_found_without_being_listed() -> None:

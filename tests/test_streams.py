@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Judgement, PromptDSIError, Query
+from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import read_stream
 
@@ -25,7 +27,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@given(st.integers(20, 200), st.integers(0, 5), st.floats(0.05, 0.19), st.integers(0, 5))
+@given(st.integers(20, 200), st.integers(0, 5), st.floats(0.05, 0.15), st.integers(0, 5))
 def test_a_random_split_is_a_partition_of_the_promised_sizes(count: int, new: int, share: float, seed: int) -> None:
     corpus = numbered(count)
     parts = split_at_random(corpus, new=new, share=share, seed=seed)
@@ -125,6 +127,94 @@ def test_another_stream_is_replaced_only_when_asked(run: Any, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "s"]
 
 
+def test_overwriting_never_deletes_what_is_not_ours(run: Any, tmp_path: Path) -> None:
+    run("data", "demo", "-o", "s")
+    (tmp_path / "s/thesis.txt").write_text("years of work")
+    refused = run("data", "demo", "-o", "s", "--new", "1", "--overwrite")
+    assert refused.returncode == 1 and "s/thesis.txt: is not part of the stream" in refused.stderr
+    assert (tmp_path / "s/thesis.txt").exists() and (tmp_path / "s/d4/corpus.jsonl").exists()
+
+
+def test_pseudo_queries_added_since_survive_the_same_command_and_the_demo(run: Any, tmp_path: Path) -> None:
+    assert run("demo", "-o", "s").returncode == 0
+    assert run("queries", "s/d1").returncode == 0
+    before = tree(tmp_path / "s")
+    for words in (("data", "demo", "-o", "s"), ("demo", "-o", "s")):
+        assert run(*words).returncode == 0
+        assert tree(tmp_path / "s") == before
+    assert read_stream(tmp_path / "s")[1].counts()["pseudo"] == 100
+    queries = (tmp_path / "s/d1/queries.jsonl").read_text()
+    (tmp_path / "s/d1/queries.jsonl").write_text(queries.replace("why", "how", 1))  # an old query changed, not added
+    with pytest.raises(DataError, match=r"d1/queries\.jsonl: is missing or differs"):
+        read_stream(tmp_path / "s")
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync", "mkstemp"])
+def test_a_failure_at_any_step_leaves_the_old_stream_whole(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The k-th rename, sync or new file fails, for every k: the folder holds the old stream or the new one, nothing else."""
+    import os
+    import tempfile
+
+    old, new = (build_stream("demo", Request(), limit=30, new=1, share=0.2 + 0.1 * n) for n in range(2))
+    target = tmp_path / "s"
+    old.write(target)
+    states = [tree(target)]
+    new.write(tmp_path / "other")
+    states.append(tree(tmp_path / "other"))
+    module: Any = tempfile if call == "mkstemp" else os
+    real = getattr(module, call)
+    for fatal in range(1, 100):
+        count = itertools.count(1)
+
+        def faulty(*arguments: Any, fatal: int = fatal, count: Any = count, **keywords: Any) -> Any:
+            if next(count) == fatal:
+                raise OSError(28, "No space left on device")
+            return real(*arguments, **keywords)
+
+        monkeypatch.setattr(module, call, faulty)
+        try:
+            new.write(target, overwrite=True)
+            finished = True
+        except OSError:
+            finished = False
+        monkeypatch.setattr(module, call, real)
+        assert tree(target) in states
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "s"]
+        if finished and next(count) <= fatal:  # the fault was never reached
+            assert tree(target) == states[1] and fatal > 1
+            return
+        if tree(target) == states[1]:
+            old.write(target, overwrite=True)
+    pytest.fail("never ran through")
+
+
+def test_what_a_killed_process_left_is_removed_and_an_old_stream_moved_back(tmp_path: Path) -> None:
+    stream = build_stream("demo", Request(), limit=30, new=1, share=0.2)
+    stream.write(tmp_path / "s")
+    dead = 2**22 + 1  # no such process
+    (tmp_path / "s").rename(tmp_path / f".s.building-{dead}.old")
+    (tmp_path / f".s.building-{dead}").mkdir()
+    (tmp_path / f".s.building-{dead}/d0").mkdir()
+    stream.write(tmp_path / "s")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_link_and_the_current_folder_are_fine_as_output(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert run("data", "demo", "-o", "link").returncode == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real/stream.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "content", ['{"format": 1, "corpora": [3], "sha256": {}, "bytes": {}}', '{"format": 1, "corpora": [], "sha256": [], "bytes": {}}', "3"]
+)
+def test_a_strange_stream_json_is_one_error(content: str, tmp_path: Path) -> None:
+    (tmp_path / "stream.json").write_text(content)
+    with pytest.raises(DataError, match="is damaged"):
+        read_stream(tmp_path)
+
+
 def test_new_zero_makes_all_of_it_d0(run: Any, tmp_path: Path) -> None:
     assert run("data", "demo", "-o", "s", "--new", "0").returncode == 0
     assert [len(corpus) for corpus in read_stream(tmp_path / "s")] == [352]
@@ -137,7 +227,7 @@ def test_a_changed_file_is_found_when_a_stream_is_read(run: Any, tmp_path: Path)
         file.write("\n")
     with pytest.raises(DataError, match=r"d2/qrels/test.tsv: is missing or differs"):
         read_stream(tmp_path / "s")
-    (tmp_path / "s/stream.json").write_text('{"format": 99, "corpora": [], "sha256": {}}')
+    (tmp_path / "s/stream.json").write_text('{"format": 99}')
     with pytest.raises(PromptDSIError, match="format 99; this release reads format 1"):
         read_stream(tmp_path / "s")
     (tmp_path / "s/stream.json").write_text("[1")

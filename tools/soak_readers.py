@@ -18,7 +18,7 @@ TESTS = ("tests/test_roundtrip.py", "tests/test_fuzz.py")
 
 
 def main() -> int:
-    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000
     rows = []
     for test in TESTS:
         started = time.perf_counter()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from promptdsi.corpus.notes import ReadNotes
 from promptdsi.progress import Progress, shown, silent
 
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
@@ -27,6 +29,23 @@ def say(message: str, *, quiet: bool = False) -> None:
     """A message for the person, on standard error."""
     if not quiet:
         print(message, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def said(notes: ReadNotes, *, quiet: bool) -> Iterator[None]:
+    """Say what a reader noticed; if reading fails, at least what it had skipped until then."""
+    try:
+        yield
+    except BaseException:
+        if notes.skipped:
+            _say_all(notes, quiet)
+        raise
+    _say_all(notes, quiet)
+
+
+def _say_all(notes: ReadNotes, quiet: bool) -> None:
+    for sentence in notes.sentences():
+        say(sentence, quiet=quiet)
 
 
 def progress_for(quiet: bool) -> Progress:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import Json, MaxUnknown, Offline, OnError, Quiet, Seed, print_json, print_table, progress_for, say
+from promptdsi.cli.console import Json, MaxUnknown, Offline, OnError, Quiet, Seed, print_json, print_table, progress_for, said, say
 from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.sources import DEFAULT_NEW, DEFAULT_SHARE, Request, build_stream
-from promptdsi.corpus.streams import Stream, totals
+from promptdsi.corpus.streams import Stream, check_replaceable, totals
 from promptdsi.errors import UsageError
 
 
@@ -46,12 +46,14 @@ def data(
     """
     if on_error not in ("stop", "skip"):
         raise UsageError(f"--on-error {on_error}: expected stop or skip")
-    notes = ReadNotes()
-    request = Request("", raw, seed, chunk, max_words, offline, quiet, on_error, max_unknown, notes, progress_for(quiet))
-    stream = build_stream(source, request, new=new, share=share, limit=limit, by=by, by_date=by_date)
+    notes = ReadNotes(skip=on_error == "skip")
+    asked = {"raw": raw, "seed": seed, "chunk": chunk, "max_words": max_words, "on_error": on_error, "max_unknown": max_unknown}
+    request = Request(**asked, offline=offline, quiet=quiet, notes=notes, progress=progress_for(quiet))  # type: ignore[arg-type]
+    if not (output / "stream.json").is_file():
+        check_replaceable(output, overwrite=overwrite)  # before the work, not behind it
+    with said(notes, quiet=quiet):
+        stream = build_stream(source, request, new=new, share=share, limit=limit, by=by, by_date=by_date)
     manifest = stream.write(output, overwrite=overwrite, progress=progress_for(quiet))
-    for sentence in notes.sentences():
-        say(sentence, quiet=quiet)
     if json:
         print_json(manifest)
     else:

@@ -20,7 +20,7 @@ def demo(
 ) -> None:
     """Write the demo stream and show what is in it."""
     stream = build_stream("demo", Request())
-    manifest = stream.write(output, overwrite=True)
+    manifest = stream.write(output)
     if json:
         print_json(manifest)
         return

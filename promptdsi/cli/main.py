@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,8 +20,33 @@ from promptdsi.errors import PromptDSIError, UsageError
 
 COMMANDS = (demo, data, queries, backbone)
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn what goes wrong inside a command into one sentence and an exit code. Here, because typer keeps some to itself."""
+
+    @functools.wraps(command)
+    def run(*arguments: object, **keywords: object) -> None:
+        try:
+            command(*arguments, **keywords)
+        except UsageError as error:
+            raise typer.Exit(_fail(str(error), 2)) from None
+        except PromptDSIError as error:
+            raise typer.Exit(_fail(str(error), 1)) from None
+        except BrokenPipeError:
+            # The reader of our output has gone (`promptdsi … | head`): nobody is left to tell.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except OSError as error:
+            raise typer.Exit(_fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(_fail("interrupted; run the same command again to go on", 130)) from None
+
+    return run
+
+
 for command in COMMANDS:
-    app.command()(command)
+    app.command()(guarded(command))
 
 
 def _version(wanted: bool) -> None:
@@ -38,21 +65,7 @@ def promptdsi(
 def main() -> None:
     """Run the command line: 0 done, 1 the user's data or machine is at fault, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _terminated)
-    try:
-        app()
-    except UsageError as error:
-        sys.exit(_fail(str(error), 2))
-    except PromptDSIError as error:
-        sys.exit(_fail(str(error), 1))
-    except BrokenPipeError:
-        # The reader of our output has gone (`promptdsi … | head`): nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        named = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        sys.exit(_fail(named, 1))
-    except KeyboardInterrupt:
-        sys.exit(_fail("interrupted; run the same command again to go on", 130))
+    app()
 
 
 def _terminated(signum: int, frame: object) -> None:

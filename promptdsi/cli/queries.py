@@ -8,13 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Device, Json, Offline, Quiet, Seed, Threads, print_json, progress_for, say, use_threads
+from promptdsi.cli.console import (
+    Device,
+    Json,
+    MaxUnknown,
+    Offline,
+    OnError,
+    Quiet,
+    Seed,
+    Threads,
+    print_json,
+    progress_for,
+    said,
+    say,
+    use_threads,
+)
 from promptdsi.corpus import Corpus
 from promptdsi.corpus.generators import make_generator
 from promptdsi.corpus.generators.generator import Generator
 from promptdsi.corpus.notes import ReadNotes
-from promptdsi.corpus.pseudo import CACHE_FOLDER, QueryCache, Written, add_queries, generate_queries, with_queries
-from promptdsi.errors import DataError
+from promptdsi.corpus.pseudo import QueryCache, Written, add_queries, alone, generate_queries, with_queries
+from promptdsi.corpus.streams import CACHE_FOLDER
+from promptdsi.errors import DataError, UsageError
 from promptdsi.progress import Progress
 
 LISTED = 10  # documents without queries that are named; all are counted
@@ -28,6 +43,8 @@ def queries(
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="For doc2query-t5: a Hugging Face id or a local folder.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a new BEIR folder instead of adding to the corpus.")] = None,
+    on_error: OnError = "stop",
+    max_unknown: MaxUnknown = 0,
     seed: Seed = 0,
     device: Device = "auto",
     threads: Threads = None,
@@ -45,25 +62,29 @@ def queries(
     if generator != "spans":
         keywords |= {"device": device, "offline": offline, "quiet": quiet}
         use_threads(threads)
+    if on_error not in ("stop", "skip"):
+        raise UsageError(f"--on-error {on_error}: expected stop or skip")
     notes = ReadNotes()
     writer = make_generator(generator, **keywords)
     started = time.perf_counter()
-    if output is None:
-        written = add_queries(corpus, writer, notes=notes, progress=progress_for(quiet))
-    else:
-        written = _to_new_folder(corpus, output, writer, notes, progress_for(quiet))
-    for sentence in notes.sentences():
-        say(sentence, quiet=quiet)
+    with said(notes, quiet=quiet):
+        reading: dict[str, Any] = {"on_error": on_error, "max_unknown": max_unknown, "notes": notes}
+        if output is None:
+            written = add_queries(corpus, writer, progress=progress_for(quiet), **reading)
+        else:
+            written = _to_new_folder(Corpus.read(corpus, **reading), output, writer, progress_for(quiet))
     _report(written, generator, output or corpus, time.perf_counter() - started, quiet=quiet, json=json)
 
 
-def _to_new_folder(source: Path, output: Path, writer: Generator, notes: ReadNotes, progress: Progress) -> Written:
-    if output.exists() and any(entry.name != CACHE_FOLDER for entry in output.iterdir()):
+def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Progress) -> Written:
+    # Documents are written last: a folder with only our other files is a run that was cut off, and is completed.
+    if output.exists() and any(entry.name not in (CACHE_FOLDER, "qrels", "queries.jsonl") for entry in output.iterdir()):
         raise DataError("exists and is not empty", path=output)
-    corpus = Corpus.read(source, notes=notes)
-    written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
-    with_queries(corpus, written).write(output)
-    return written
+    with alone(output / CACHE_FOLDER):
+        written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
+        whole = with_queries(corpus, written)
+        whole.write(output)
+    return written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in {q.queryid for q in corpus.queries}])
 
 
 def _report(written: Written, generator: str, where: Path, seconds: float, *, quiet: bool, json: bool) -> None:

@@ -6,6 +6,7 @@ corpus.write("copy")                       # as a BEIR folder
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,18 @@ class Pair(NamedTuple):
 
     query: Query
     docid: str
+
+
+def name_of(path: Path) -> str:
+    """A folder's name; a file's without the endings that say its form.
+
+    Examples
+    --------
+    >>> name_of(Path("archive/notes.v2.jsonl.gz"))
+    'notes.v2'
+    """
+    name = path.resolve().name
+    return re.sub(r"\.(jsonl|tsv)(\.gz)?$", "", name) if path.is_file() or not path.exists() else name
 
 
 @dataclass
@@ -64,7 +77,7 @@ class Corpus:
         parts = format_of(path).read(path, notes, max_unknown=max_unknown)
         if not parts.documents:
             raise DataError("holds no document", path=path)
-        return cls(*parts, name=name or path.resolve().name.split(".")[0])
+        return cls(*parts, name=name or name_of(path))
 
     def write(self, path: str | Path, *, format: str = "beir") -> None:
         """Write the corpus so that `read` gives an equal one; ValueError for what the format cannot hold."""

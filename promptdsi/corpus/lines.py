@@ -27,12 +27,12 @@ class Line(NamedTuple):
 
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading, unpacking it if its name ends in .gz."""
-    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
+    return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix.lower() == ".gz" else path.open("rb")
 
 
 def raw_lines(path: Path, *, max_unpacked: int | None = None) -> Iterator[Line]:
     """Yield the lines of a file in constant memory."""
-    bound = (MAX_UNPACKED_BYTES if max_unpacked is None else max_unpacked) if path.suffix == ".gz" else None
+    bound = (MAX_UNPACKED_BYTES if max_unpacked is None else max_unpacked) if path.suffix.lower() == ".gz" else None
     number = offset = 0
     try:
         with open_bytes(path) as file:

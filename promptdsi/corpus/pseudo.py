@@ -6,10 +6,12 @@ the document's content, so an interrupted run goes on where it stopped and an un
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +21,10 @@ from promptdsi.corpus.generators.generator import Generator, tidy
 from promptdsi.corpus.lines import open_bytes
 from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 from promptdsi.progress import Progress, silent
-
-CACHE_FOLDER = ".promptdsi"
 
 
 class Written(NamedTuple):
@@ -95,7 +96,15 @@ def queryid(docid: str, text: str) -> str:
     return "pq-" + hashlib.sha256(f"{docid}\0{text}".encode()).hexdigest()[:20]
 
 
-def add_queries(folder: Path, generator: Generator, *, notes: ReadNotes | None = None, progress: Progress = silent) -> Written:
+def add_queries(
+    folder: Path,
+    generator: Generator,
+    *,
+    on_error: str = "stop",
+    max_unknown: int = 0,
+    notes: ReadNotes | None = None,
+    progress: Progress = silent,
+) -> Written:
     """Append pseudo-queries to a BEIR folder: queries.jsonl (kind pseudo) and qrels/train.tsv, each replaced atomically.
 
     Pairs that are there already are left alone, so the command may be run again after any interruption; what is returned
@@ -103,7 +112,23 @@ def add_queries(folder: Path, generator: Generator, *, notes: ReadNotes | None =
     """
     if not beir.recognises(folder):
         raise DataError("is no BEIR folder, so queries cannot be added to it; give -o FOLDER to write one", path=folder)
-    corpus = Corpus.read(folder, notes=notes)
+    with alone(folder / CACHE_FOLDER):
+        return _add_queries(folder, Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes), generator, progress)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One writer at a time, by a kernel lock that dies with its holder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError("another process is adding queries to this corpus; wait for it", path=folder.parent) from None
+        yield
+
+
+def _add_queries(folder: Path, corpus: Corpus, generator: Generator, progress: Progress) -> Written:
     written = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
     asked = {query.queryid for query in corpus.queries}
     judged = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
@@ -119,7 +144,9 @@ def add_queries(folder: Path, generator: Generator, *, notes: ReadNotes | None =
 
 
 def with_queries(corpus: Corpus, written: Written) -> Corpus:
-    """The corpus with the pseudo-queries among its train queries."""
+    """The corpus with the pseudo-queries among its train queries, those it has already left as they are."""
+    here = {query.queryid for query in corpus.queries}
+    written = written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in here])
     train = [*corpus.qrels.get("train", ()), *(Judgement(pair.query.queryid, pair.docid) for pair in written.pairs)]
     return Corpus(
         corpus.documents, [*corpus.queries, *(pair.query for pair in written.pairs)], corpus.qrels | {"train": train}, name=corpus.name

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import SPLITS, Document, Judgement
+from promptdsi.corpus.records import SPLITS, Document
 from promptdsi.errors import PromptDSIError, UsageError
 
 
@@ -59,7 +59,7 @@ def _cut(corpus: Corpus, order: list[str], *, new: int, share: float, last_first
         raise UsageError(f"--new {new} --share {share}: the number may not be negative and the share lies between 0 and 1")
     size = round(share * len(order))
     if new and not size:
-        raise UsageError(f"--share {share} of {len(order):,} documents is none; use a larger share")
+        raise UsageError(f"--share {share} of {len(order):,} documents is none; use a larger --share, or --new 0 to split nothing off")
     if new * size >= len(order):
         raise UsageError(f"--new {new} --share {share} takes {new * size:,} of {len(order):,} documents and leaves none for D0")
     chunks = [order[size * index : size * (index + 1)] for index in range(new)]
@@ -84,15 +84,15 @@ def _groups_to_corpora(corpus: Corpus, groups: list[list[Document]]) -> list[Cor
         for judgement in corpus.qrels.get(split, ()):
             if judgement.docid in place and judgement.score > 0:
                 home[judgement.queryid] = max(home.get(judgement.queryid, 0), place[judgement.docid])
-    corpora = []
-    for number, group in enumerate(groups):
-        queries = [query for query in corpus.queries if home.get(query.queryid) == number]
-        qrels: dict[str, list[Judgement]] = {}
-        for split in SPLITS:
-            here = [j for j in corpus.qrels.get(split, ()) if place.get(j.docid) == number and home.get(j.queryid) == number]
-            if here:
-                qrels[split] = here
-        corpora.append(Corpus(group, queries, qrels, name=f"d{number}"))
+    corpora = [Corpus(group, [], {}, name=f"d{number}") for number, group in enumerate(groups)]
+    for query in corpus.queries:
+        if query.queryid in home:
+            corpora[home[query.queryid]].queries.append(query)
+    for split in SPLITS:
+        for judgement in corpus.qrels.get(split, ()):
+            number = place.get(judgement.docid, -1)
+            if number >= 0 and home.get(judgement.queryid) == number:
+                corpora[number].qrels.setdefault(split, []).append(judgement)
     return corpora
 
 
@@ -109,6 +109,6 @@ def _date(document: Document, field: str) -> datetime.datetime:
     text = str(value).strip()
     try:
         moment = datetime.datetime(int(text), 1, 1) if text.isdecimal() and len(text) == 4 else datetime.datetime.fromisoformat(text)
-    except ValueError:
+        return moment.astimezone(datetime.UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    except (ValueError, OverflowError):
         raise PromptDSIError(f"document {document.docid!r}: {field!r} is {value!r}, expected a date like 2024-05-31 or a year") from None
-    return moment.astimezone(datetime.UTC).replace(tzinfo=None) if moment.tzinfo else moment

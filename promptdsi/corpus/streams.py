@@ -5,11 +5,11 @@ Nothing in it depends on when or where it was made: the same command gives the s
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from promptdsi.files import atomic_write, sha256_of, sync_directory
 from promptdsi.progress import Progress, silent
 
 FORMAT = 1
+CACHE_FOLDER = ".promptdsi"  # what we keep beside a corpus: queries made from it, so that they are not made twice
 COLUMNS = ("documents", "train", "dev", "test", "pseudo")
 
 
@@ -44,27 +45,22 @@ class Stream:
     def write(self, folder: str | Path, *, overwrite: bool = False, progress: Progress = silent) -> dict[str, Any]:
         """Write the stream whole or not at all and return what stream.json says.
 
-        Writing the same stream again leaves the folder as it is; any other content is replaced only with `overwrite`.
+        The same stream again leaves the folder as it is, pseudo-queries added since included. Another stream is replaced
+        only with `overwrite`, and only if the folder holds nothing but that stream.
         """
-        folder = Path(folder)
+        folder = Path(folder).resolve()
+        occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        _remove_leftovers(folder)
+        building = folder.parent / f".{folder.name}.building-{os.getpid()}"
+        building.mkdir()
         try:
-            building.chmod(0o755)
             manifest = self._write_into(building, progress)
-            if folder.exists() and any(folder.iterdir()):
-                if _same(folder, manifest):
-                    return manifest
-                if not (overwrite and (folder / "stream.json").exists()):
-                    hint = "; --overwrite replaces it" if (folder / "stream.json").exists() else ""
-                    raise DataError(f"exists and holds something else{hint}", path=folder)
-                replaced = building.with_name(building.name + ".old")
-                os.rename(folder, replaced)
-                os.rename(building, folder)
-                shutil.rmtree(replaced)
-            else:
-                os.replace(building, folder)
-            sync_directory(folder.parent)
+            if occupied and _same(folder, manifest):
+                return manifest
+            if occupied:
+                check_replaceable(folder, overwrite=overwrite)
+            _swap(building, folder)
             return manifest
         finally:
             shutil.rmtree(building, ignore_errors=True)
@@ -84,6 +80,7 @@ class Stream:
             "split": self.split,
             "corpora": [{"name": corpus.name, **corpus.counts()} for corpus in self.corpora],
             "extra": [{"name": corpus.name, **corpus.counts()} for corpus in self.extra],
+            "bytes": {file.relative_to(folder).as_posix(): file.stat().st_size for file in files},
             "sha256": {file.relative_to(folder).as_posix(): sha256_of(file) for file in files},
         }
         with atomic_write(folder / "stream.json") as file:
@@ -91,24 +88,78 @@ class Stream:
         return manifest
 
 
+def check_replaceable(folder: Path, *, overwrite: bool) -> None:
+    """Raise DataError unless the folder is free, or holds nothing but a stream the user wants replaced."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not folder.is_dir() or not (folder / "stream.json").is_file():
+        raise DataError("exists and is no stream; choose another folder", path=folder)
+    if not overwrite:
+        raise DataError("holds another stream, or this one changed; --overwrite replaces it", path=folder)
+    ours = {"stream.json", *read_manifest(folder)["sha256"]}
+    for file in folder.rglob("*"):
+        name = file.relative_to(folder)
+        made_by_us = name.as_posix() in ours or CACHE_FOLDER in name.parts or name.name in ("queries.jsonl", "train.tsv")
+        if not file.is_dir() and not made_by_us:
+            raise DataError("is not part of the stream; nothing is replaced while it stands there", path=file)
+
+
+def _swap(building: Path, folder: Path) -> None:
+    """Put a finished folder in its place. What stood there is moved aside first and back if anything fails."""
+    aside = building.with_name(building.name + ".old")
+    if folder.exists():
+        os.rename(folder, aside)
+    try:
+        os.rename(building, folder)
+    except BaseException:
+        if aside.exists():
+            os.rename(aside, folder)
+        raise
+    try:
+        sync_directory(folder.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What processes that were killed left beside the folder; a stream moved aside is moved back."""
+    for left in folder.parent.glob(f".{folder.name}.building-*"):
+        number = left.name.rsplit("-", 1)[1].removesuffix(".old")
+        if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
+            if left.name.endswith(".old") and not folder.exists():
+                os.rename(left, folder)
+            else:
+                shutil.rmtree(left, ignore_errors=True)
+
+
 def _same(folder: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the folder already holds exactly this stream, by checksums of what is there now."""
+    """Whether the folder holds this stream, by checksums of what is there now; added pseudo-queries do not count."""
     found = folder / "stream.json"
     if not found.is_file() or found.read_text("utf-8") != json.dumps(manifest, ensure_ascii=False, indent=2) + "\n":
         return False
-    return all((folder / name).is_file() and sha256_of(folder / name) == digest for name, digest in manifest["sha256"].items())
+    return not any(_changed(folder, manifest))
+
+
+def _changed(folder: Path, manifest: dict[str, Any]) -> Iterator[Path]:
+    """Files that are not as the stream was written. Queries and train judgements may have grown: their old bytes must stand."""
+    for name, digest in manifest["sha256"].items():
+        file = folder / name
+        size = manifest["bytes"][name]
+        grows = file.name == "queries.jsonl" or name.endswith("qrels/train.tsv")
+        if not file.is_file() or (file.stat().st_size < size if grows else file.stat().st_size != size):
+            yield file
+        else:
+            with file.open("rb") as content:
+                if hashlib.sha256(content.read(size)).hexdigest() != digest:
+                    yield file
 
 
 def read_stream(folder: str | Path) -> list[Corpus]:
     """Read the corpora of a stream in order, after checking every file against stream.json."""
     folder = Path(folder)
     manifest = read_manifest(folder)
-    for name, digest in manifest["sha256"].items():
-        file = folder / name
-        # Pseudo-queries added later change queries and train judgements; documents and held-out judgements may not change.
-        added_to = file.name == "queries.jsonl" or name.endswith("qrels/train.tsv")
-        if not file.is_file() or (not added_to and sha256_of(file) != digest):
-            raise DataError("is missing or differs from stream.json; build the stream again", path=file)
+    for file in _changed(folder, manifest):
+        raise DataError("is missing or differs from stream.json; build the stream again", path=file)
     return [Corpus.read(folder / entry["name"]) for entry in manifest["corpora"]]
 
 
@@ -121,11 +172,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError("is no stream: it has no stream.json", path=folder) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"is damaged ({error}); build the stream again", path=path) from None
-    if not isinstance(manifest, dict) or not {"format", "corpora", "sha256"} <= manifest.keys():
-        raise DataError("is damaged: it lacks format, corpora or sha256; build the stream again", path=path)
-    if manifest["format"] != FORMAT:
+    if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
         raise PromptDSIError(f"{path} has stream format {manifest['format']}; this release reads format {FORMAT}")
-    return manifest
+    try:
+        good = all(isinstance(entry["name"], str) for entry in manifest["corpora"])
+        good &= all(isinstance(digest, str) and isinstance(manifest["bytes"][name], int) for name, digest in manifest["sha256"].items())
+    except (KeyError, TypeError, AttributeError):
+        good = False
+    if not good:
+        raise DataError("is damaged: corpora, bytes or sha256 are not as we write them; build the stream again", path=path)
+    return dict(manifest)
 
 
 def totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

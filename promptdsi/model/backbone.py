@@ -130,7 +130,7 @@ def read_tokenizer(folder: Path) -> str:
     from transformers import AutoTokenizer
 
     try:
-        return str(AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer.to_str())
+        return str(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"holds no tokeniser we can read ({str(error).splitlines()[0]})", path=folder) from None
 

@@ -36,12 +36,19 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
             judgements = _known_only(file, read_qrels(file, notes), *known, notes, max_unknown)
             if judgements:
                 qrels[split] = judgements
+    others = [file.name for file in (path / "qrels").glob("*") if file.name.split(".")[0] not in SPLITS]
+    notes.count(f"files in qrels are no split we know and were not read ({', '.join(sorted(others)[:NAMED])})", len(others))
     _remark_on_queries(queries, qrels, notes)
     return Parts(documents, queries, qrels)
 
 
 def write(parts: Parts, path: Path) -> None:
     """Write the folder; the documents come last, so a folder that has them has everything."""
+    if recognises(path):
+        raise DataError("holds a corpus already; write to another folder", path=path)
+    _check_consistent(parts)
+    for split in SPLITS:  # left by a write that was cut off
+        (path / "qrels" / f"{split}.tsv").unlink(missing_ok=True)
     for split, judgements in parts.qrels.items():
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
@@ -51,6 +58,21 @@ def write(parts: Parts, path: Path) -> None:
         write_queries(parts.queries, path / "queries.jsonl")
     with atomic_write(path / "corpus.jsonl") as file:
         jsonl.write_documents(parts.documents, file)
+
+
+def _check_consistent(parts: Parts) -> None:
+    """What the reader would refuse is refused here."""
+    docids = [document.docid for document in parts.documents]
+    queryids = [query.queryid for query in parts.queries]
+    for what, ids in (("docid", docids), ("query id", queryids)):
+        if len(set(ids)) != len(ids):
+            twice = next(one for one in ids if ids.count(one) > 1)
+            raise ValueError(f"{what} {twice!r} stands twice")
+    known_queries, known_docids = set(queryids), set(docids)
+    for judgements in parts.qrels.values():
+        for judgement in judgements:
+            if judgement.queryid not in known_queries or judgement.docid not in known_docids:
+                raise ValueError(f"a judgement names the unknown {judgement.queryid!r} or {judgement.docid!r}")
 
 
 def write_queries(queries: Iterable[Query], path: Path) -> None:
@@ -79,12 +101,14 @@ def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
     """Judgements with their line numbers. A header row is detected, not assumed."""
     found: list[tuple[int, Judgement]] = []
     seen: dict[tuple[str, str], int] = {}
+    started = False
     for line in raw_lines(path):
         if not line.raw or line.raw.isspace():
             continue
+        first, started = not started, True
         try:
             cells = decoded(line, path).split("\t")
-            if line.number == 1 and (cells[0].strip().lower() in HEADER_FIRST_CELLS or cells[-1].strip().lower() == "score"):
+            if first and _is_header(cells):
                 continue
             judgement = _judgement(cells)
             earlier = seen.setdefault((judgement.queryid, judgement.docid), judgement.score)
@@ -97,6 +121,12 @@ def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
     if len(found) > len(seen):
         notes.count("judgements repeated, kept once", len(found) - len(seen))
     return list({(judgement.queryid, judgement.docid): (number, judgement) for number, judgement in reversed(found)}.values())[::-1]
+
+
+def _is_header(cells: list[str]) -> bool:
+    """A first row that names its columns; a row that ends in a number is a judgement whatever it begins with."""
+    first, last = cells[0].strip().lower(), cells[-1].strip().lower()
+    return not last.lstrip("+-").isdecimal() and (first in HEADER_FIRST_CELLS or last == "score")
 
 
 def _judgement(cells: list[str]) -> Judgement:
@@ -119,10 +149,10 @@ def _known_only(
     max_unknown: int,
 ) -> list[Judgement]:
     unknown = [(n, j) for n, j in judgements if j.queryid not in queryids or j.docid not in docids]
-    if len(unknown) > max_unknown:
+    if len(unknown) > max_unknown and not notes.skip:
         number, first = unknown[0]
         what = f"document {first.docid!r}" if first.docid not in docids else f"query {first.queryid!r}"
-        names = ", ".join(repr(j.docid if j.docid not in docids else j.queryid) for _, j in unknown[:NAMED])
+        names = ", ".join(excerpt(j.docid if j.docid not in docids else j.queryid) for _, j in unknown[:NAMED])
         problem = f"judges the unknown {what}; {len(unknown):,} such rows ({names}{', …' if len(unknown) > NAMED else ''})"
         raise DataError(f"{problem}, {max_unknown:,} allowed (--max-unknown)", path=path, line=number)
     notes.count(f"judgements in {path.name} name unknown queries or documents and were left out", len(unknown))

@@ -6,11 +6,12 @@ The title is a Markdown file's leading `# heading`, else the file's name in word
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from promptdsi.corpus.formats.parts import Parts
-from promptdsi.corpus.lines import decoded, raw_lines
+from promptdsi.corpus.lines import MAX_LINE_BYTES, decoded, raw_lines
 from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.records import Document, check_characters, check_document
 from promptdsi.errors import DataError
@@ -31,6 +32,8 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
             documents.append(_document(file, file.relative_to(path).as_posix()))
         except DataError as error:
             notes.refuse(error)
+        except OSError as error:
+            notes.refuse(DataError(f"cannot be read: {error.strerror}", path=file))
     return Parts(documents, [], {})
 
 
@@ -45,15 +48,19 @@ def write(parts: Parts, path: Path) -> None:
 
 def _files(folder: Path, notes: ReadNotes) -> Iterator[Path]:
     """Text files in the order of their paths, so that the same folder is always the same corpus."""
-    for parent, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder, onerror=_refuse_folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.startswith("."):
                 continue
-            if _plain(name).endswith(SUFFIXES):
+            if _plain(name).endswith(SUFFIXES) and not stat.S_ISFIFO(Path(parent, name).lstat().st_mode):
                 yield Path(parent, name)
             else:
                 notes.count("files are neither text nor Markdown and were not read")
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise DataError(f"cannot be read: {error.strerror}", path=error.filename)
 
 
 def _plain(name: str) -> str:
@@ -61,8 +68,16 @@ def _plain(name: str) -> str:
 
 
 def _document(file: Path, docid: str) -> Document:
-    text = "\n".join(decoded(line, file) for line in raw_lines(file))
+    parts: list[str] = []
+    size = 0
+    for line in raw_lines(file):
+        size += len(line.raw) + 1
+        if size > MAX_LINE_BYTES:
+            raise DataError(f"is longer than {MAX_LINE_BYTES >> 20} MiB; split it into documents", path=file)
+        parts.append(decoded(line, file))
+    text = "\n".join(parts)
     try:
+        check_characters(docid)
         document = document_of(docid, text)
         check_document(document)
     except ValueError as error:
@@ -103,7 +118,7 @@ def _contents(document: Document) -> bytes:
     contents = document.text
     if document.title != title_of(document.docid) and path.suffix.lower() in MARKDOWN:
         contents = f"# {document.title}\n\n{document.text}"
-    if document_of(document.docid, contents) != document:
+    if document_of(document.docid, contents) != document or "\r" in contents or contents.startswith("\ufeff"):
         raise ValueError(
             f"document {document.docid!r} has a title, metadata or white space that a text file cannot hold; write a BEIR folder"
         )

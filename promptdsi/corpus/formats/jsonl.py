@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
@@ -17,6 +20,8 @@ from promptdsi.corpus.records import EMPTY, Document, Query, check_characters, c
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
+MAX_DEPTH = 100
+STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings whole, so that brackets inside them do not count
 Record = TypeVar("Record", Document, Query)
 
 
@@ -31,8 +36,9 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
 def write(parts: Parts, path: Path) -> None:
     if parts.queries or parts.qrels:
         raise ValueError("a lone JSONL file holds documents only; write a BEIR folder to keep the queries")
+    lines = b"".join(map(document_line, parts.documents))
     with atomic_write(path) as file:
-        write_documents(parts.documents, file)
+        file.write(gzip.compress(lines, mtime=0) if path.suffix == ".gz" else lines)
 
 
 def documents(path: Path, notes: ReadNotes) -> Iterator[Document]:
@@ -86,7 +92,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 def _take(fields: dict[str, Any], name: str) -> Any:
     if name not in fields:
-        raise ValueError(f'no "{name}"; the line has {", ".join(map(repr, list(fields)[:6])) or "no fields"}')
+        raise ValueError(f'no "{name}"; the line has {", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"}')
     return fields.pop(name)
 
 
@@ -115,14 +121,14 @@ def parsed(line: Line, path: Path) -> dict[str, Any]:
     """The JSON object of a line, or an error with its column."""
     text = decoded(line, path)
     try:
+        if line.raw.count(b"[") + line.raw.count(b"{") > MAX_DEPTH:
+            check_depth(text)
         record = _DECODER.decode(text)
         if "\\u" in text:  # only escapes can smuggle in what the decoding above has refused already
             check_characters(record)
     except json.JSONDecodeError as error:
         problem = f"not JSON: {error.msg}; the line starts {excerpt(text)}"
         raise DataError(problem, path=path, line=line.number, column=error.colno) from None
-    except RecursionError:
-        raise DataError("the JSON is nested too deeply", path=path, line=line.number) from None
     except ValueError as error:
         raise DataError(f"{error}; the line starts {excerpt(text)}", path=path, line=line.number) from None
     if not isinstance(record, dict):
@@ -130,11 +136,27 @@ def parsed(line: Line, path: Path) -> dict[str, Any]:
     return record
 
 
+def check_depth(text: str) -> None:
+    """Raise ValueError for JSON nested deeper than anything of use, before a parser recurses into it."""
+    depth = 0
+    for character in STRUCTURE.findall(text):
+        depth += (character in "[{") - (character in "]}")
+        if depth > MAX_DEPTH:
+            raise ValueError("the JSON is nested too deeply")
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {excerpt(text, 20)} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def _content_hash(record: Document | Query) -> int:

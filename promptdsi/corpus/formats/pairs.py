@@ -61,8 +61,13 @@ def write(parts: Parts, path: Path) -> None:
     if set(parts.qrels) - {"train"} or any(query.kind != "annotated" for query in parts.queries):
         raise ValueError("TSV pairs hold annotated train queries only; write a BEIR folder to keep the rest")
     texts = {query.queryid: query.text for query in parts.queries}
+    train = parts.qrels.get("train", [])
+    if any(query.queryid != queryid_of(query.text) or query.metadata for query in parts.queries) or any(j.score != 1 for j in train):
+        raise ValueError("TSV pairs hold no query ids, scores or query metadata; write a BEIR folder to keep them")
+    if set(texts) != {judgement.queryid for judgement in train}:
+        raise ValueError("TSV pairs hold no query without a document; write a BEIR folder to keep it")
     asked: dict[str, list[str]] = {document.docid: [] for document in parts.documents}
-    for judgement in parts.qrels.get("train", ()):
+    for judgement in train:
         asked[judgement.docid].append(texts[judgement.queryid])
     with atomic_write(path) as file:
         file.write("\t".join(COLUMNS).encode() + b"\n")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import inspect
+import sys
 from typing import Any
 
 from promptdsi.corpus.generators.generator import Generator
+from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 
 __all__ = ["Generator", "generators", "make_generator"]
@@ -14,8 +15,7 @@ __all__ = ["Generator", "generators", "make_generator"]
 
 def generators() -> dict[str, type[Generator]]:
     """The generators there are. Importing them is cheap: each loads its model's libraries when it first generates."""
-    for info in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{info.name}")
+    import_all(sys.modules[__name__])
     return {kind.NAME: kind for kind in sorted(Generator.__subclasses__(), key=lambda kind: kind.NAME)}
 
 
@@ -26,5 +26,6 @@ def make_generator(name: str, **keywords: Any) -> Generator:
         raise UsageError(f"no generator {name!r}; there are {', '.join(known)}")
     try:
         return known[name](**keywords)
-    except TypeError as error:
-        raise UsageError(f"generator {name}: {error}") from None
+    except TypeError:
+        options = ", ".join(inspect.signature(known[name]).parameters)
+        raise UsageError(f"generator {name} has the options {options}; got {', '.join(keywords)}") from None

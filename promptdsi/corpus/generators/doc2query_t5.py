@@ -6,6 +6,8 @@ MS MARCO its queries are in-domain.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -57,14 +59,18 @@ class Doc2QueryT5(Generator):
 
     def _load(self) -> tuple[Any, Any]:
         if not hasattr(self, "_loaded"):
+            from safetensors import SafetensorError
             from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
             local = self.offline or offline_by_environment()
             try:
-                tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local)
-                model = AutoModelForSeq2SeqLM.from_pretrained(self.model, local_files_only=local)
-            except (OSError, ValueError) as error:
-                reason = str(error).strip().splitlines()[0]
+                tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local, trust_remote_code=False)
+                with contextlib.redirect_stderr(io.StringIO()):  # the bar people see is the one over documents
+                    model = AutoModelForSeq2SeqLM.from_pretrained(
+                        self.model, local_files_only=local, trust_remote_code=False, use_safetensors=True
+                    )
+            except (OSError, ValueError, SafetensorError) as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise OfflineError(f"could not load the model {self.model}: {reason}; --model takes a local folder too") from None
             self._loaded = model.to(torch_device(self.device)).eval(), tokenizer
         return self._loaded

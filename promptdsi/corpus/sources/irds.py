@@ -5,10 +5,11 @@ Documents come from the named set; judgements from it and from its parts named t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document, Judgement, Query, check_document, check_query
+from promptdsi.corpus.records import Document, Judgement, Query, check_characters, check_document, check_query
 from promptdsi.corpus.sources.source import Material, Request
 from promptdsi.errors import OfflineError, PromptDSIError, UsageError
 from promptdsi.files import offline_by_environment
@@ -44,34 +45,49 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
     known = {document.docid for document in documents}
     queries: dict[str, Query] = {}
     qrels: dict[str, list[Judgement]] = {}
+    unknown = 0
     for split, part in _parts(ir_datasets, request.name):
         asked = {query.query_id: query.default_text() for query in part.queries_iter()}
         rows = {(row.query_id, row.doc_id): int(row.relevance) for row in part.qrels_iter()}
         for (queryid, docid), score in rows.items():
-            if docid not in known or queryid not in asked:
-                request.notes.count("judgements name unknown queries or documents and were left out")
+            query = Query(queryid, asked.get(queryid, ""))
+            if docid not in known or not _good(check_query, query, request, "queries"):
+                unknown += 1
                 continue
-            queries[queryid] = Query(queryid, asked[queryid])
-            check_query(queries[queryid])
+            queries[queryid] = query
             qrels.setdefault(split, []).append(Judgement(queryid, docid, score))
+    if unknown > request.max_unknown and request.on_error != "skip":
+        raise PromptDSIError(
+            f"{request.name}: {unknown:,} judgements name unknown queries or documents, {request.max_unknown:,} allowed (--max-unknown)"
+        )
+    request.notes.count("judgements name unknown queries or documents and were left out", unknown)
     return Corpus(documents, list(queries.values()), qrels, name=request.name.replace("/", "-"))
 
 
+def _good(check: Callable[[Any], None], record: Document | Query, request: Request, what: str) -> bool:
+    """Whether a record keeps our rules; those that do not are counted with the reason."""
+    try:
+        check(record)
+        check_characters(record)
+    except ValueError as error:
+        request.notes.count(f"{what} left out because {error}")
+        return False
+    return True
+
+
 def _documents(dataset: Any, request: Request) -> list[Document]:
-    documents: list[Document] = []
+    documents: dict[str, Document] = {}
     with request.progress(f"reading {request.name}", unit="documents") as advance:
         for found in dataset.docs_iter():
             advance(1)
             title = getattr(found, "title", "") or ""
             text = getattr(found, "text", None) or found.default_text()
             document = Document(found.doc_id, text, title)
-            try:
-                check_document(document)
-            except ValueError as error:
-                request.notes.count(f"documents left out because {error}")
+            if not _good(check_document, document, request, "documents"):
                 continue
-            documents.append(document)
-    return documents
+            if documents.setdefault(document.docid, document) != document:
+                raise PromptDSIError(f"{request.name} holds the docid {document.docid!r} twice with other content")
+    return list(documents.values())
 
 
 def _parts(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from promptdsi.corpus.lines import decoded, raw_lines
+from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.records import Document, Query, check_document, check_query
-from promptdsi.corpus.sources.papers import Construction, Labelled, paper_stream, whole
+from promptdsi.corpus.sources.papers import Construction, Labelled, cut, paper_stream, whole
 from promptdsi.corpus.sources.source import Material, Request
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.errors import DataError, UsageError
@@ -34,18 +35,22 @@ def build(request: Request) -> Material:
     if request.raw is None:
         raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
     paths = {what: _file(request.raw, name) for what, name in FILES.items()}
-    pointing = [(*judged, False) for judged in _qrels(paths["train qrels"])] + [(*judged, True) for judged in _qrels(paths["dev qrels"])]
+    pointing = [(*judged, False) for judged in _qrels(paths["train qrels"], request.notes)]
+    pointing += [(*judged, True) for judged in _qrels(paths["dev qrels"], request.notes)]
     judged = list(dict.fromkeys(docid for _, docid, _ in pointing))
     wanted = set(seeded_order(judged, request.seed, "msmarco")[:DOCUMENTS])
     documents = list(_documents(paths["docs"], wanted, request))
     present = {document.docid for document in documents}
     request.notes.count("judged documents are missing from the docs file", len(wanted - present))
-    texts = _queries(paths["train queries"]) | _queries(paths["dev queries"])
+    texts = _queries(paths["train queries"], request.notes) | _queries(paths["dev queries"], request.notes)
     labelled = []
+    request.notes.count("judgements name unknown queries and were left out", sum(queryid not in texts for queryid, _, _ in pointing))
     for queryid, docid, official_dev in pointing:
         if docid in present and queryid in texts:
             labelled.append(Labelled(Query(f"ms-{queryid}", texts[queryid]), docid, official_dev))
-    how = Construction(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_new=MAX_NEW, max_tune=MAX_TUNE)
+    how = Construction(
+        NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words, max_new=MAX_NEW, max_tune=MAX_TUNE
+    )
     stream = paper_stream(documents, labelled, how)
     return Material(whole(stream), ORIGIN, LICENCE, own_stream=stream)
 
@@ -57,27 +62,32 @@ def _file(folder: Path, name: str) -> Path:
     raise DataError(f"holds no {name} (plain or .gz)", path=folder)
 
 
-def _rows(path: Path, cells: int, *, separator: str | None = "\t") -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, cells: int, notes: ReadNotes, *, separator: str | None = "\t") -> Iterator[tuple[int, list[str]]]:
     for line in raw_lines(path):
         if line.raw.strip():
-            row = decoded(line, path).split(separator)
-            if len(row) != cells:
-                raise DataError(f"{len(row)} cells, the official format has {cells}", path=path, line=line.number)
+            try:
+                row = decoded(line, path).split(separator)
+                if len(row) != cells:
+                    raise DataError(f"{len(row)} cells, the official format has {cells}", path=path, line=line.number)
+            except DataError as error:
+                notes.refuse(error)
+                continue
             yield line.number, row
 
 
-def _qrels(path: Path) -> list[tuple[str, str]]:
+def _qrels(path: Path, notes: ReadNotes) -> list[tuple[str, str]]:
     """(query, document) of each positive row: `queryid 0 docid score`."""
-    return [(row[0], row[2]) for _, row in _rows(path, 4, separator=None) if row[3] != "0"]
+    return [(row[0], row[2]) for _, row in _rows(path, 4, notes, separator=None) if row[3] != "0"]
 
 
-def _queries(path: Path) -> dict[str, str]:
+def _queries(path: Path, notes: ReadNotes) -> dict[str, str]:
     found = {}
-    for number, (queryid, text) in _rows(path, 2):
+    for number, (queryid, text) in _rows(path, 2, notes):
         try:
             check_query(Query(queryid, text))
         except ValueError as error:
-            raise DataError(str(error), path=path, line=number) from None
+            notes.refuse(DataError(str(error), path=path, line=number))
+            continue
         found[queryid] = " ".join(text.split())
     return found
 
@@ -85,12 +95,11 @@ def _queries(path: Path) -> dict[str, str]:
 def _documents(path: Path, wanted: set[str], request: Request) -> Iterator[Document]:
     """The wanted rows of the docs file: docid, url, title, body."""
     with request.progress("reading MS MARCO documents", unit="documents") as advance:
-        for _, (docid, _, title, body) in _rows(path, 4):
+        for _, (docid, _, title, body) in _rows(path, 4, request.notes):
             advance(1)
             if docid not in wanted:
                 continue
-            words = body.split()
-            document = Document(docid, " ".join(words[: request.max_words] if request.max_words else words), " ".join(title.split()))
+            document = Document(docid, cut(body.split(), request.max_words, request.notes), " ".join(title.split()))
             try:
                 check_document(document)
             except ValueError as error:

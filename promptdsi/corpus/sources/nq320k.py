@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from promptdsi.corpus.formats import jsonl
 from promptdsi.corpus.lines import raw_lines
 from promptdsi.corpus.records import Document, Query, check_document, check_query
-from promptdsi.corpus.sources.papers import Construction, Labelled, paper_stream, whole
+from promptdsi.corpus.sources.papers import Construction, Labelled, cut, paper_stream, whole
 from promptdsi.corpus.sources.source import Material, Request
 from promptdsi.errors import DataError, UsageError
 
@@ -38,7 +38,7 @@ def build(request: Request) -> Material:
                 documents.setdefault(document.docid, document)
                 labelled.append(Labelled(query, document.docid, official_dev))
                 advance(1)
-    how = Construction(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk)
+    how = Construction(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words)
     stream = paper_stream(list(documents.values()), labelled, how)
     return Material(whole(stream), ORIGIN, LICENCE, own_stream=stream)
 
@@ -60,7 +60,7 @@ def _examples(path: Path, request: Request) -> Iterator[tuple[Document, Query]]:
                 record = jsonl.parsed(line, path)
                 title = title_of(record)
                 # Half the examples share a page: its text is cut out each time, but that is cheap next to parsing the line.
-                document = Document(normalised(title), page_text(record, request.max_words), title)
+                document = Document(normalised(title), cut(page_words(record), request.max_words, request.notes), title)
                 query = Query(f"nq-{record['example_id']}", " ".join(str(record["question_text"]).split()))
                 check_document(document)
                 check_query(query)
@@ -94,10 +94,8 @@ def normalised(title: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", title).casefold().split())
 
 
-def page_text(record: dict[str, Any], max_words: int) -> str:
+def page_words(record: dict[str, Any]) -> list[str]:
     """The page's words without markup, from either official format."""
     if "document_tokens" in record:
-        words = [token["token"] for token in record["document_tokens"] if not token["html_token"]]
-    else:
-        words = [token for token in str(record["document_text"]).split() if not MARKUP.match(token)]
-    return " ".join(words[:max_words] if max_words else words)
+        return [str(token["token"]) for token in record["document_tokens"] if not token["html_token"]]
+    return [token for token in str(record["document_text"]).split() if not MARKUP.match(token)]

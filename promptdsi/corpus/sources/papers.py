@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.records import Document, Judgement, Query
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.corpus.streams import Stream
@@ -18,6 +19,14 @@ from promptdsi.errors import PromptDSIError
 
 NEW_CORPORA = 5
 SMALLEST = 20  # below this one of the three parts would be empty
+
+
+def cut(words: list[str], max_words: int, notes: ReadNotes) -> str:
+    """A text of at most `max_words` words (0: all); what is cut is counted."""
+    if max_words and len(words) > max_words:
+        notes.count(f"texts are longer than {max_words:,} words and were cut there (--max-words)")
+        words = words[:max_words]
+    return " ".join(words)
 
 
 class Labelled(NamedTuple):
@@ -34,12 +43,14 @@ class Construction(NamedTuple):
     licence: str
     seed: int
     chunk: int
+    max_words: int = 0
     max_new: int | None = None
     max_tune: int | None = None
 
 
 def paper_stream(documents: Sequence[Document], labelled: Sequence[Labelled], how: Construction) -> Stream:
     """Build the stream; documents nothing points at are left out."""
+    labelled = list({(label.query.queryid, label.docid): label for label in labelled}.values())
     pointed_at = {label.docid for label in labelled}
     by_id = {document.docid: document for document in documents if document.docid in pointed_at}
     if len(by_id) < SMALLEST:
@@ -48,13 +59,24 @@ def paper_stream(documents: Sequence[Document], labelled: Sequence[Labelled], ho
     old_size, new_size = round(0.9 * len(order)), round(0.09 * len(order))
     old, new, tune = order[:old_size], order[old_size : old_size + new_size], order[old_size + new_size :]
     new, tune = new[: how.max_new], tune[: how.max_tune]
-    splits = {}
-    for part in (old, new, tune):
-        splits.update(_eighty_twenty(set(part), labelled, how.seed))
     chunks = [new[start : start + how.chunk] for start in range(0, len(new), how.chunk)][:NEW_CORPORA]
+    labelled = _at_home(labelled, [tune, old, *chunks])
+    splits = {}
+    for part in (old, [docid for chunk in chunks for docid in chunk], tune):
+        splits.update(_eighty_twenty(set(part), labelled, how.seed))
     corpora = [_corpus(f"d{number}", docids, by_id, labelled, splits) for number, docids in enumerate([old, *chunks])]
-    rule = {"rule": "90/9/1", "seed": how.seed, "chunk": how.chunk, "max_new": how.max_new, "max_tune": how.max_tune}
+    rule = {"rule": "90/9/1", **{name: getattr(how, name) for name in ("seed", "chunk", "max_new", "max_tune", "max_words")}}
     return Stream(how.name, corpora, rule, how.origin, how.licence, extra=[_corpus("tune", tune, by_id, labelled, splits)])
+
+
+def _at_home(labelled: Sequence[Labelled], parts: Sequence[list[str]]) -> list[Labelled]:
+    """Each query in one place: the latest corpus among its documents (tune documents count as earliest)."""
+    place = {docid: number for number, part in enumerate(parts) for docid in part}
+    home: dict[str, int] = {}
+    for label in labelled:
+        if label.docid in place:
+            home[label.query.queryid] = max(home.get(label.query.queryid, 0), place[label.docid])
+    return [label for label in labelled if place.get(label.docid, -1) == home.get(label.query.queryid, -2)]
 
 
 def _eighty_twenty(docids: set[str], labelled: Sequence[Labelled], seed: int) -> dict[str, str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 from promptdsi.model.prompts.strategy import PromptStrategy, Selection
 
@@ -15,8 +15,7 @@ __all__ = ["PromptStrategy", "Selection", "make_strategy", "strategies"]
 
 def strategies() -> dict[str, type[PromptStrategy]]:
     """Every strategy that is imported, those of this folder always."""
-    for info in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{info.name}")
+    import_all(sys.modules[__name__])
     return {kind.name: kind for kind in sorted(_subclasses(PromptStrategy), key=lambda kind: kind.name)}
 
 
