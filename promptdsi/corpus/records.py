@@ -49,11 +49,11 @@ def check_id(value: object, what: str = '"_id"') -> None:
     """Raise ValueError, saying why, if `value` cannot be an id."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {_kind_of(value)}, expected a string")
-    if not value.strip():
+    if not value or value.isspace():
         raise ValueError(f"{what} is blank")
     if len(value) > MAX_ID_CHARACTERS:
         raise ValueError(f"{what} has {len(value)} characters, at most {MAX_ID_CHARACTERS} are allowed")
-    if found := CONTROL.search(value):
+    if not value.isprintable() and (found := CONTROL.search(value)):
         raise ValueError(f"{what} holds the control character U+{ord(found[0]):04X}")
 
 
@@ -70,7 +70,7 @@ def check_document(document: Document) -> None:
     check_text(document.text)
     if not isinstance(document.title, str):
         raise ValueError(f'"title" is {_kind_of(document.title)}, expected a string')
-    if clash := RESERVED_FIELDS & document.metadata.keys():
+    if document.metadata and (clash := RESERVED_FIELDS & document.metadata.keys()):
         raise ValueError(f"metadata may not use the name {sorted(clash)[0]!r}")
 
 
@@ -79,7 +79,7 @@ def check_query(query: Query) -> None:
     check_text(query.text)
     if query.kind not in KINDS:
         raise ValueError(f'"kind" is {query.kind!r}, expected one of {", ".join(KINDS)}')
-    if clash := {"_id", "text", "kind"} & query.metadata.keys():
+    if query.metadata and (clash := {"_id", "text", "kind"} & query.metadata.keys()):
         raise ValueError(f"metadata may not use the name {sorted(clash)[0]!r}")
 
 

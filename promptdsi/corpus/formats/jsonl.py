@@ -9,7 +9,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
@@ -51,9 +51,8 @@ def queries(path: Path, notes: ReadNotes) -> Iterator[Query]:
     return _unique(path, notes, query_from, "queries repeated with equal content, kept once")
 
 
-def document_from(record: Mapping[str, Any]) -> Document:
-    """Turn a parsed line into a Document, or raise ValueError."""
-    fields = dict(record)
+def document_from(fields: dict[str, Any]) -> Document:
+    """Turn a parsed line into a Document, or raise ValueError. Takes the fields apart: what is left is metadata."""
     docid, text = _take(fields, "_id"), _take(fields, "text")
     title = fields.pop("title", None)
     document = Document(docid, text, "" if title is None else title, fields or EMPTY)
@@ -61,9 +60,8 @@ def document_from(record: Mapping[str, Any]) -> Document:
     return document
 
 
-def query_from(record: Mapping[str, Any]) -> Query:
-    """Turn a parsed line into a Query, or raise ValueError."""
-    fields = dict(record)
+def query_from(fields: dict[str, Any]) -> Query:
+    """Turn a parsed line into a Query, or raise ValueError. Takes the fields apart: what is left is metadata."""
     queryid, text = _take(fields, "_id"), _take(fields, "text")
     query = Query(queryid, text, fields.pop("kind", "annotated"), fields or EMPTY)
     check_query(query)
@@ -91,12 +89,14 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _take(fields: dict[str, Any], name: str) -> Any:
-    if name not in fields:
-        raise ValueError(f'no "{name}"; the line has {", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"}')
-    return fields.pop(name)
+    try:
+        return fields.pop(name)
+    except KeyError:
+        there = ", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"
+        raise ValueError(f'no "{name}"; the line has {there}') from None
 
 
-def _unique(path: Path, notes: ReadNotes, make: Callable[[Mapping[str, Any]], Record], repeated: str) -> Iterator[Record]:
+def _unique(path: Path, notes: ReadNotes, make: Callable[[dict[str, Any]], Record], repeated: str) -> Iterator[Record]:
     seen: dict[str, int] = {}  # id → hash of its content: enough to tell a harmless repeat from a contradiction
     for line in raw_lines(path):
         if not line.raw or line.raw.isspace():
