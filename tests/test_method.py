@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,13 @@ from test_strategies import ALL, PROMPTED
 from promptdsi import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.learning import stages
+from promptdsi.learning.encoding import selection_vectors
+from promptdsi.learning.examples import asked_of
 from promptdsi.learning.topics import mine_topics
+from promptdsi.learning.training import Diverged
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.model.prompts.strategy import unit
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +115,88 @@ def test_after_a_load_the_next_corpus_is_learned_as_without_it(
     assert PromptDSI.load(tmp_path / "saved").add(stream[2]).search(queries) == method.add(stream[2]).search(queries)
 
 
+def test_whatever_goes_wrong_in_add_the_method_is_as_it_was(
+    quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("none", "s++", "l2p"):
+        method = made(quick, name).fit(stream[0]).add(stream[1])
+        queries, _ = asked(stream[1])
+        before, state = method.search(queries), method.model_.strategy.state()
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "cross_entropy", lambda *a, **k: torch.full((1,), float("nan"), requires_grad=True))
+            patch.setattr(stages, "cross_entropy_given_old", lambda *a, **k: torch.full((1,), float("nan"), requires_grad=True))
+            with pytest.raises(Diverged):
+                method.add(stream[2])
+        assert method.search(queries) == before and not method.model_.training
+        assert all(torch.equal(tensor, state[key]) for key, tensor in method.model_.strategy.state().items())
+        untouched = made(quick, name).fit(stream[0]).add(stream[1]).add(stream[2])
+        assert method.add(stream[2]).search(queries) == untouched.search(queries)
+
+
+def test_fit_goes_on_where_it_stopped_but_only_the_same_training(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
+    def interrupted(**changes: Any) -> None:
+        real = stages.cross_entropy
+        count = itertools.count()
+
+        def stop_at_three(*arguments: Any, **keywords: Any) -> Any:
+            if next(count) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return real(*arguments, **keywords)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stages, "cross_entropy", stop_at_three)
+            with pytest.raises(KeyboardInterrupt):
+                made(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
+
+    queries, _ = asked(stream[0])
+    plain = made(quick, "none", dropout=0.2).fit(stream[0])
+    interrupted(dropout=0.2)
+    (tmp_path / "training/thesis.txt").write_text("mine")
+    resumed = made(quick, "none", dropout=0.2).fit(stream[0], checkpoint=tmp_path / "training")
+    assert resumed.search(queries) == plain.search(queries)
+    assert resumed.logs_[0].losses == plain.logs_[0].losses and resumed.logs_[0].examples == plain.logs_[0].examples
+    assert [path.name for path in (tmp_path / "training").iterdir()] == ["thesis.txt"]
+    for changes in ({"fit_lr": 1e-3}, {"scale": 5.0}, {"dropout": 0.3}, {"row_decay": 0.5}):
+        interrupted(dropout=0.2)
+        other = made(quick, "none", **({"dropout": 0.2} | changes)).fit(stream[0], checkpoint=tmp_path / "training")
+        assert other.search(queries) == made(quick, "none", **({"dropout": 0.2} | changes)).fit(stream[0]).search(queries), changes
+
+
+def test_topic_keys_come_from_the_queries_of_each_topics_documents(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
+    method = made(quick, "topic").fit(stream[0])
+    assert method.topics_ is not None
+    queries = asked_of(stream[0], pseudo=1, seed=0)
+    label = dict(zip([document.docid for document in stream[0].documents], method.topics_.labels.tolist(), strict=True))
+    ids = method.tokenizer_.encode([one.text for one in queries], max_tokens=24).ids
+    vectors = unit(selection_vectors(method.model_, ids, method.tokenizer_))
+    for number, key in enumerate(method.model_.strategy.keys[0]):
+        own = torch.tensor([label[one.docid] == number for one in queries])
+        torch.testing.assert_close(key, vectors[own].mean(0), atol=1e-5, rtol=1e-4)
+    method.save(tmp_path)
+    loaded = PromptDSI.load(tmp_path, device="cpu")
+    assert loaded.topics_ is not None and loaded.topics_.words == method.topics_.words
+
+
+def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, "none").fit(stream[0])
+    queries, docids = asked(stream[0])
+    method.add(stream[1])
+    before = method.ranks(queries[:1], docids[:1])[0]
+    with torch.no_grad():
+        method.model_.rows.blocks[1][0] = 100 * method._encode(queries[:1])[0]
+        method.model_.rows._joined = (0, [])
+    assert method.ranks(queries[:1], docids[:1])[0] == before + 1
+    assert method.search(queries[:1])[0].docids[0] == stream[1].documents[0].docid
+
+
+def test_the_title_is_part_of_the_document(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, "none", fit_epochs=0).fit(stream[0])
+    document = stream[1].documents[0]
+    twins = Corpus([document, document._replace(docid="other", title="a planet far away")])
+    one, other = method._row_start(twins, "document", length=1.0)
+    assert not torch.allclose(one, other)
+
+
 def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
     """On its own training queries: far better than chance after D0, and the new corpus is found after it was added."""
     free = {"hold_row_length": False, "stand_ins": 0, "add_row_lr": 0.05}  # a random encoder needs room to tell queries apart
@@ -146,9 +236,10 @@ def test_row_starts(start: str, quick: dict[str, Any], stream: list[Corpus]) -> 
 
 
 def test_held_rows_keep_their_length_and_free_ones_do_not(quick: dict[str, Any], stream: list[Corpus]) -> None:
-    held = made(quick, "none", add_epochs=5, add_row_lr=0.1).fit(stream[0]).add(stream[1])
-    lengths = held.model_.rows.blocks[1].norm(dim=1)
-    torch.testing.assert_close(lengths, torch.full_like(lengths, held.row_length_), atol=1e-4, rtol=1e-4)
+    for name in ("none", "s++"):
+        held = made(quick, name, add_epochs=5, add_row_lr=0.1).fit(stream[0]).add(stream[1])
+        lengths = held.model_.rows.blocks[1].norm(dim=1)
+        torch.testing.assert_close(lengths, torch.full_like(lengths, held.row_length_), atol=1e-4, rtol=1e-4)
     free = made(quick, "none", add_epochs=5, add_row_lr=0.1, hold_row_length=False).fit(stream[0]).add(stream[1])
     assert (free.model_.rows.blocks[1].norm(dim=1) - free.row_length_).abs().max() > 0.05
 
@@ -171,20 +262,38 @@ def test_the_paper_preset_runs_with_its_defaults(backbone: str, stream: list[Cor
         32,
         "first",
     )
-    method = PromptDSI(backbone=backbone, fit_epochs=1, add_epochs=1, device="cpu", offline=True).fit(stream[0]).add(stream[1])
+    method = (
+        PromptDSI(backbone=backbone, document_tokens=48, fit_epochs=1, add_epochs=1, device="cpu", offline=True)
+        .fit(stream[0])
+        .add(stream[1])
+    )
     assert len(method.search(["x"])[0].docids) == 10
 
 
 def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no row start 'moon'"):
+    with pytest.raises(UsageError, match="fit_row_start='moon' is none of random, document, queries"):
         made(quick, "none", fit_row_start="moon").fit(stream[0])
-    with pytest.raises(UsageError, match="reads at most 64"):
+    with pytest.raises(UsageError, match=r"max_tokens=512 but the backbone .* reads 3 to 64"):
         made(quick, "none", max_tokens=512).fit(stream[0])
     with pytest.raises(PromptDSIError, match="have no query to learn from"):
         made(quick, "none", pseudo_queries=0).fit(Corpus(stream[0].documents))
+    for changes, says in (
+        ({"softmax_scope": "new-only"}, "softmax_scope='new-only' is none of"),
+        ({"new_corpus_queries": "train+gen"}, "new_corpus_queries='train\\+gen' is none of"),
+        ({"prompts": "s++", "prompt_options": {"key_update": "closed"}}, "key_update='closed' is none of"),
+        ({"prompts": "l2p", "prompt_options": {"prompt_init": "smal"}}, "prompt_init='smal' is none of"),
+        ({"prompts": "l2p", "prompt_options": {"prompt_length": 5}}, "must be even"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            PromptDSI(**(quick | changes)).fit(stream[0])
     method = made(quick, "none", fit_epochs=0).fit(stream[0])
     with pytest.raises(UsageError, match="k=0"):
         method.search(["x"], k=0)
+    with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):
+        method.ranks(["x"], ["nobody"])
+    assert method.search([]) == [] and len(method.ranks([], [])) == 0
+    assert method.search("jet stream")[0] == method.search(["jet stream"])[0]  # one text is one query, not many letters
     with pytest.raises(DataError, match="holds no saved method"):
         PromptDSI.load(tmp_path)
 

@@ -17,6 +17,11 @@ from promptdsi.model.prompts.strategy import unit
 from promptdsi.model.rows import Rows
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
 def made(*sizes: int, width: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32) -> Rows:
     """Rows in blocks of the given sizes; docids descend, so that row order and docid order differ."""
     generator = torch.Generator().manual_seed(seed)
@@ -140,6 +145,34 @@ def test_frozen_rows_never_get_a_gradient_and_constant_vectors_cost_nothing() ->
     assert rows.blocks[0].grad is None and rows.blocks[1].grad is not None
 
 
+def test_many_small_blocks_are_scored_like_one() -> None:
+    whole = made(300, width=4)
+    many = Rows(4)
+    for start in range(0, 300, 3):
+        many.grow(whole.docids[start : start + 3], whole.blocks[0].detach()[start : start + 3].clone())
+    many.freeze()
+    assert len(list(many.pieces())) == 1
+    queries = torch.randn(7, 4)
+    assert torch.equal(many.top(queries, 12).rows, whole.top(queries, 12).rows)
+    many.grow(["new"], torch.ones(1, 4))
+    assert [first for first, _ in many.pieces()] == [0, 300] and many.scores(queries).shape == (7, 301)
+
+
+def test_the_newest_block_can_be_taken_away_again() -> None:
+    rows = made(4, 2)
+    docids, before = list(rows.docids[:4]), rows.top(torch.eye(4), 3)
+    rows.delete([rows.docids[1]])
+    rows.grow([rows.docids[1]], torch.ones(1, 4))
+    rows.drop_last()
+    rows.drop_last()
+    rows.dead.clear()
+    assert rows.docids == docids and rows.row_of == {docid: number for number, docid in enumerate(docids)}
+    assert torch.equal(rows.top(torch.eye(4), 3).rows, made(4).top(torch.eye(4), 3).rows) and len(before.rows) == 4
+    with pytest.raises(ValueError, match="'x' is there already"):
+        rows.grow(["x", "x"], torch.zeros(2, 4))
+    assert len(rows.docids) == len(rows.row_of) == 4
+
+
 def test_new_only_scope_leaves_old_rows_out() -> None:
     rows = made(5, 3)
     vectors = torch.randn(4, 4)
@@ -164,7 +197,7 @@ def test_old_rows_as_one_number_give_the_same_loss_and_gradient() -> None:
 
 
 def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest tensor the softmax makes is B × CHUNK."""
+    """The largest tensor the softmax makes is B × CHUNK, and many queries are taken a few at a time."""
     monkeypatch.setattr(rows_module, "CHUNK", 1000)
     monkeypatch.setattr(objectives, "KEEP_SCORES", 0)
     largest = 0
@@ -181,6 +214,9 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
     vectors = torch.randn(8, 4, requires_grad=True)
     cross_entropy(vectors, rows, torch.full((8,), 20_003)).sum().backward()
     assert largest == 8 * 1000
+    largest = 0
+    log_sum_over(torch.randn(5000, 4), rows, 1)
+    assert largest == rows_module.QUERIES_AT_ONCE * 1000
 
 
 def test_stand_ins_lie_between_a_new_row_and_a_near_old_one() -> None:

@@ -28,7 +28,12 @@ def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) 
     return [batches[place] for place in rng.permutation(len(batches))]
 
 
-def by_length(lengths: Sequence[int], batch_size: int) -> list[Numbers]:
-    """All examples once, longest first: for encoding, where order does not matter and memory troubles should come early."""
-    order = np.argsort(-np.asarray(lengths), kind="stable")
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+def by_length(lengths: Sequence[int], tokens: int) -> list[Numbers]:
+    """All examples once, longest first, about `tokens` tokens a batch: for encoding, where order does not matter."""
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        size = max(1, tokens // max(1, int(lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches

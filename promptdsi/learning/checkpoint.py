@@ -5,8 +5,8 @@ A checkpoint belongs to one plan on one set of examples; one from another traini
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Checkpoint:
     def save(self, named: dict[str, nn.Parameter], optimiser: torch.optim.Optimizer, done: int, losses: list[float]) -> None:
         from safetensors.torch import save
 
-        tensors: dict[str, Tensor] = {"random": torch.get_rng_state(), "losses": torch.tensor(losses, dtype=torch.float64)}
+        tensors: dict[str, Tensor] = {"random": random_state(device_of(named)), "losses": torch.tensor(losses, dtype=torch.float64)}
         for name, parameter in named.items():
             tensors[f"weight:{name}"] = parameter.detach().contiguous()
             for key, value in optimiser.state.get(parameter, {}).items():
@@ -54,10 +54,32 @@ class Checkpoint:
             key, _, owner = name.partition(":")
             if owner and key != "weight":
                 optimiser.state[named[owner]][key] = tensor.to(named[owner].device) if tensor.ndim else tensor
-        torch.set_rng_state(tensors["random"])
+        set_random_state(device_of(named), tensors["random"])
         losses.extend(tensors["losses"].tolist())
         return int(facts["done"])
 
     def remove(self) -> None:
-        """The training is done: its checkpoint serves nobody."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The training is done: its checkpoint serves nobody. Nothing else in the folder is ours to delete."""
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+
+def device_of(named: dict[str, nn.Parameter]) -> torch.device:
+    return next(iter(named.values())).device
+
+
+def random_state(device: torch.device) -> Tensor:
+    """The state of the generator that draws dropout on this device."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
+
+
+def set_random_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)

@@ -27,8 +27,8 @@ class World(NamedTuple):
     size: int = 1
 
     def part(self, batch: Numbers) -> Numbers:
-        """The examples of a batch this process encodes."""
-        return batch[self.rank :: self.size]
+        """The examples of a batch this process encodes; at least one, so that every process has the same gradients to add."""
+        return batch[self.rank :: self.size] if self.rank < len(batch) else batch[:1]
 
     def order(self, batch: Numbers) -> Numbers:
         """The whole batch in the order in which `gather` puts it together."""
@@ -44,7 +44,9 @@ def join() -> World:
     import torch.distributed as dist
 
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group()  # gloo for the processor, nccl for accelerators
     return World(dist.get_rank(), dist.get_world_size())
 
 
@@ -53,12 +55,12 @@ def gather(local: Tensor, world: World, count: int) -> Tensor:
     import torch.distributed as dist
 
     most = -(-count // world.size)
-    padded = F.pad(local.detach(), (0, 0, 0, most - len(local)))
+    padded = F.pad(local.detach()[:most], (0, 0, 0, most - min(most, len(local))))
     parts = [torch.empty_like(padded) for _ in range(world.size)]
     dist.all_gather(parts, padded)
     sizes = [len(range(rank, count, world.size)) for rank in range(world.size)]
     trimmed = [part[:size] for part, size in zip(parts, sizes, strict=True)]
-    trimmed[world.rank] = local
+    trimmed[world.rank] = local[: sizes[world.rank]]  # a process without a part has encoded one query in vain
     return torch.cat(trimmed)
 
 

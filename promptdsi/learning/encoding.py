@@ -30,15 +30,14 @@ def encode_with(
 ) -> Tensor:
     """`function` of every text, in the order given: (n, D)."""
     lengths = [len(one) for one in ids]
-    size = max(1, TOKENS_PER_BATCH // max(lengths, default=1))
     found: list[Tensor | None] = [None] * len(ids)
     with progress(what, total=len(ids), unit="texts") as advance:
-        for batch in by_length(lengths, size):
+        for batch in by_length(lengths, TOKENS_PER_BATCH):
             vectors = function(tokenizer.pad([ids[number] for number in batch], device))
             for number, vector in zip(batch, vectors.unbind(0), strict=True):
                 found[number] = vector
             advance(len(batch))
-    return torch.stack([vector for vector in found if vector is not None])
+    return torch.stack([vector for vector in found if vector is not None]) if ids else torch.empty(0, 0, device=device)
 
 
 def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, progress: Progress = silent) -> Tensor:
@@ -82,7 +81,7 @@ def keep_states(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, progres
     entering: list[Tensor] = [torch.empty(0)] * len(ids)
     queries = torch.empty(len(ids), model.encoder.config.width, device=device_of(model))
     with progress("running frozen layers", total=len(ids), unit="queries") as advance:
-        for batch in by_length([len(one) for one in ids], 256):
+        for batch in by_length([len(one) for one in ids], TOKENS_PER_BATCH):
             tokens = tokenizer.pad([ids[number] for number in batch], device_of(model))
             states = model.enter(tokens)  # (B, T, D)
             queries[torch.from_numpy(batch)] = model.selection_vector(tokens, states)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from promptdsi.model.rows import Rows
+from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 
 KEEP_SCORES = 1 << 25  # below this many scores the first sweep's are kept for the second (128 MiB in float32)
 
@@ -33,25 +33,33 @@ def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float 
         return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, dead)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def cross_entropy_given_old(vectors: Tensor, new: Tensor, old_log_sum: Tensor, targets: Tensor, *, scale: float = 1.0) -> Tensor:
+def cross_entropy_given_old(
+    vectors: Tensor, new: Tensor, old_log_sum: Tensor, targets: Tensor, *, scale: float = 1.0, dead: Tensor | None = None
+) -> Tensor:
     """The same for constant query vectors whose log-sum-exp over all old rows is known: one product with the new rows only.
 
-    `targets` count from the first new row.
+    `targets` and `dead` count from the first new row.
     """
-    scores = torch.cat([old_log_sum[:, None], scale * vectors @ new.T], 1)  # (B, 1 + n): the old rows act as one
+    fresh = scale * vectors @ new.T  # (B, n)
+    if dead is not None and len(dead):
+        fresh = fresh.index_fill(1, dead, -torch.inf)
+    scores = torch.cat([old_log_sum[:, None], fresh], 1)  # (B, 1 + n): the old rows act as one
     return torch.logsumexp(scores, 1) - scores.gather(1, targets[:, None] + 1)[:, 0]
 
 
 @torch.no_grad()
 def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0) -> Tensor:
-    """log Σ exp(score) over the living rows of the first `blocks` blocks: (B, D) → (B,)."""
+    """log Σ exp(score) over the living rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
     end = sum(len(block) for block in list(rows.blocks)[:blocks])
-    total = vectors.new_full((len(vectors),), -torch.inf)
     dead = torch.tensor(sorted(rows.dead), dtype=torch.long, device=vectors.device)
-    for first, piece in rows.pieces():
-        if first < end:
-            total = torch.logaddexp(total, torch.logsumexp(_scores(vectors, first, piece, scale, dead), 1))
-    return total
+    totals = []
+    for part in vectors.split(QUERIES_AT_ONCE):
+        total = part.new_full((len(part),), -torch.inf)
+        for first, piece in rows.pieces():
+            if first < end:
+                total = torch.logaddexp(total, torch.logsumexp(_scores(part, first, piece, scale, dead), 1))
+        totals.append(total)
+    return torch.cat(totals) if totals else vectors.new_empty(0)
 
 
 def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, dead: Tensor) -> Tensor:

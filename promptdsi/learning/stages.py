@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -84,7 +86,8 @@ def learn_everything(
     groups = [Group(encoder, rates.encoder, rates.encoder_decay), Group({"rows": rows}, rates.rows, rates.row_decay)]
     # Several processes would each write the checkpoint of their own shard: only a single one keeps it.
     kept = checkpoint if world.size == 1 else None
-    log = train(step, groups, examples.lengths, plan, checkpoint=kept, what="learning D0", progress=progress)
+    trained_on = {"checkpoint": kept, "identity": identity_of(model, examples) if kept else ""}
+    log = train(step, groups, examples.lengths, plan, **trained_on, what="learning D0", progress=progress)  # type: ignore[arg-type]
     if sharded is not None:
         model.rows.blocks[-1].data.copy_(sharded.whole())
     model.eval()
@@ -109,14 +112,16 @@ def learn_rows(
     new = rows.blocks[-1]
     first_new = len(rows) - len(new)
     places = examples.targets.to(vectors.device) - first_new
-    old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=model.scale)  # (n,)
     if scope == "new_only":
-        old = torch.full_like(old, -torch.inf)
+        old = vectors.new_full((len(vectors),), -torch.inf)
+    else:
+        old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=model.scale)  # (n,)
+    dead = torch.tensor(sorted(number - first_new for number in rows.dead if number >= first_new), dtype=torch.long, device=vectors.device)
     replay = _replay(model, care, plan.seed)
 
     def step(batch: Numbers) -> Tensor:
         chosen = torch.from_numpy(batch)
-        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=model.scale).mean()
+        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=model.scale, dead=dead).mean()
         return loss + replay()
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
@@ -151,15 +156,26 @@ def learn_prompts(
 
     prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
     new = model.rows.blocks[-1]
-    groups = [Group(prompts, rates.prompts), Group({"rows": new}, rates.rows, rates.row_decay)]
+    groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
     log = train(step, groups, examples.lengths, plan, after_step=_holding(new, care.row_length), what="learning prompts", progress=progress)
     model.eval()
     return log
 
 
+def identity_of(model: DSI, examples: Examples) -> str:
+    """What is trained on what, before it is trained: settings, weights, starting rows, queries and targets."""
+    digest = hashlib.sha256(json.dumps([model.pooling, model.normalise, model.scale, model.encoder.config.to_json()]).encode())
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    for one in examples.ids:
+        digest.update(one.tobytes())
+    digest.update(examples.targets.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def autocast(device: torch.device) -> torch.autocast:
     """bfloat16 where the accelerator has it; the processor computes in float32."""
-    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    able = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or device.type == "mps"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=able)
 
 

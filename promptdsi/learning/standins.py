@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.prompts.strategy import unit
-from promptdsi.model.rows import Rows
+from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 
 
 class StandIns(NamedTuple):
@@ -29,7 +29,7 @@ class StandIns(NamedTuple):
         share = self.lowest + (self.highest - self.lowest) * torch.rand(count, 1, generator=generator)
         old_numbers = self.neighbours[which, rank]  # (count,)
         old = take(rows, old_numbers)
-        points = share.to(new) * unit(old) + (1 - share.to(new)) * unit(new[which])  # (count, D)
+        points = share.to(new) * old + (1 - share.to(new)) * new[which]  # (count, D)
         return unit(points), old_numbers
 
 
@@ -37,20 +37,22 @@ def find_stand_ins(rows: Rows, *, neighbours: int = 16, lowest: float = 0.5, hig
     """Nearest living old rows of each new row, by inner product of unit vectors; None when there is nothing old."""
     new = unit(rows.blocks[-1].detach())
     first_new = len(rows) - len(new)
-    best_scores = new.new_empty(len(new), 0)
-    best_rows = torch.empty(len(new), 0, dtype=torch.long, device=new.device)
+    living = first_new - sum(number < first_new for number in rows.dead)
+    wanted = min(neighbours, living)  # never a deleted one: its score is −inf and so would be the loss
+    if not wanted:
+        return None
     dead = torch.tensor(sorted(rows.dead), dtype=torch.long, device=new.device)
-    for first, piece in rows.pieces():
-        if first >= first_new:
-            continue
-        scores = new @ unit(piece).T  # (n, piece)
-        here = dead[(dead >= first) & (dead < first + len(piece))]
-        scores = scores.index_fill(1, here - first, -torch.inf)
-        best_scores = torch.cat([best_scores, scores], 1)
-        best_rows = torch.cat([best_rows, torch.arange(first, first + len(piece), device=new.device).expand(len(new), -1)], 1)
-        best_scores, places = best_scores.topk(min(neighbours, best_scores.shape[1]), 1)
-        best_rows = best_rows.gather(1, places)
-    return StandIns(best_rows, lowest, highest) if best_rows.shape[1] else None
+    found = []
+    for part in new.split(QUERIES_AT_ONCE):
+        scores = part.new_empty(len(part), 0)
+        numbers = torch.empty(len(part), 0, dtype=torch.long, device=new.device)
+        for first, piece in rows.pieces():
+            if first < first_new:
+                here = dead[(dead >= first) & (dead < first + len(piece))] - first
+                best = (part @ unit(piece).T).index_fill(1, here, -torch.inf).topk(min(wanted, len(piece)), 1)
+                scores, numbers = torch.cat([scores, best.values], 1), torch.cat([numbers, first + best.indices], 1)
+        found.append(numbers.gather(1, scores.topk(wanted, 1).indices))
+    return StandIns(torch.cat(found), lowest, highest)
 
 
 def take(rows: Rows, numbers: Tensor) -> Tensor:

@@ -6,10 +6,11 @@ randomness is dropout's, seeded here and kept in checkpoints.
 
 from __future__ import annotations
 
+import itertools
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from promptdsi.errors import PromptDSIError
 from promptdsi.learning.batches import Numbers, bucketed
 from promptdsi.learning.checkpoint import Checkpoint
-from promptdsi.learning.distributed import local
+from promptdsi.learning.distributed import join, local
 from promptdsi.progress import Progress, silent
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -38,6 +39,7 @@ class Group:
     named: dict[str, nn.Parameter]
     lr: float
     decay: float = 0.0
+    lazy: bool = False  # entries (along the first axis) without gradient stay put: no step from stale momentum
 
 
 @dataclass(frozen=True)
@@ -91,20 +93,24 @@ def train(
     *,
     after_step: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
+    identity: str = "",
     what: str = "training",
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train until the plan is done. With a checkpoint folder an interrupted run goes on exactly where it stopped.
 
-    `after_step` runs behind every optimiser step, for what must hold all the time (such as row lengths).
+    `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs behind every
+    optimiser step, for what must hold all the time (such as row lengths).
     """
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
     optimiser = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups if g.named])
     steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
-    torch.manual_seed(plan.seed)  # dropout
+    torch.manual_seed(plan.seed + 7919 * join().rank)  # dropout; processes that train together drop different things
     log = TrainingLog()
-    saved = Checkpoint(checkpoint, {"plan": vars(plan), "examples": len(lengths)}) if checkpoint else None
+    rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
+    saved = Checkpoint(checkpoint, {"plan": vars(plan), "rates": rates, "of": identity}) if checkpoint else None
     done = saved.load(named, optimiser, log.losses) if saved else 0
+    log.examples = sum(len(batch) for batch in _all_batches(lengths, plan, done))
     started = last_save = time.monotonic()
     with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupted:
         advance(done)
@@ -129,6 +135,12 @@ def train(
     return log
 
 
+def _all_batches(lengths: Sequence[int], plan: Plan, steps: int) -> Iterator[Numbers]:
+    """The batches of the first `steps` steps."""
+    epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
+    return itertools.islice(itertools.chain.from_iterable(epochs), steps)
+
+
 def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimiser: Any, groups: Sequence[Group], rate: float, number: int) -> float:
     for settings, group in zip(optimiser.param_groups, [group for group in groups if group.named], strict=True):
         settings["lr"] = group.lr * rate
@@ -141,8 +153,27 @@ def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimiser: Any, g
         loss.backward()
     gradients = {name: p.grad for group in groups for name, p in group.named.items() if p.grad is not None}
     _check(gradients, "gradient", number)
+    still = [_Untouched(parameter, optimiser) for group in groups if group.lazy for parameter in group.named.values()]
     optimiser.step()
+    for one in still:
+        one.restore()
     return value
+
+
+class _Untouched:
+    """Entries of a parameter that got no gradient in this step, with their moments, to be put back behind it."""
+
+    def __init__(self, parameter: nn.Parameter, optimiser: torch.optim.Optimizer) -> None:
+        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        self.which = ~gradient.flatten(1).any(1)  # (m,)
+        state = optimiser.state.get(parameter, {})
+        moving = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+        self.tensors = [parameter.data, *moving]
+        self.before = [tensor[self.which].clone() for tensor in self.tensors]
+
+    def restore(self) -> None:
+        for tensor, before in zip(self.tensors, self.before, strict=True):
+            tensor[self.which] = before
 
 
 def _check(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
+from promptdsi.corpus.records import Document
 from promptdsi.errors import UsageError
 from promptdsi.learning.encoding import document_vectors, keep_states, query_vectors, selection_vectors
 from promptdsi.learning.examples import Examples, asked_of, mean_by_row, tokenised
@@ -33,7 +34,7 @@ from promptdsi.methods.storage import load_method, save_method
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.prompts.strategy import PromptStrategy, seeded, unit
 from promptdsi.model.tokens import Tokenizer
 from promptdsi.progress import Progress, silent
 
@@ -57,6 +58,15 @@ BEST: dict[str, Any] = {
     "add_schedule": "constant",
     "hold_row_length": True,
     "stand_ins": 512,
+}
+STARTS = ("random", "document", "queries")
+CHOICES = {
+    "softmax_scope": ("all_seen", "new_only"),
+    "new_corpus_queries": ("gen+train", "gen"),
+    "fit_row_start": STARTS,
+    "add_row_start": STARTS,
+    "fit_schedule": ("constant", "epochs", "linear"),
+    "add_schedule": ("constant", "epochs", "linear"),
 }
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
@@ -128,7 +138,25 @@ class PromptDSI(Method):
         return self
 
     def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Learn the next corpus: nothing of an earlier one is read, and nothing of it changes."""
+        """Learn the next corpus: nothing of an earlier one is read, and nothing of it changes.
+
+        Whatever goes wrong, Ctrl-C included, leaves the method as it was.
+        """
+        before, blocks = {name: tensor.clone() for name, tensor in self.model_.strategy.state().items()}, len(self.model_.rows.blocks)
+        try:
+            self.logs_.append(self._learn_next(corpus, progress))
+        except BaseException:
+            if len(self.model_.rows.blocks) > blocks:
+                self.model_.rows.drop_last()
+            self.model_.strategy = make_strategy(self.prompts, **self.model_.strategy.get_params()).load_state(before)
+            raise
+        finally:
+            self.model_.eval()
+            self.model_.rows.freeze()
+            self.model_.strategy.freeze()
+        return self
+
+    def _learn_next(self, corpus: Corpus, progress: Progress) -> TrainingLog:
         annotated = self.new_corpus_queries == "gen+train"
         start = self._row_start(corpus, self.add_row_start, length=self.row_length_, annotated=annotated, progress=progress)
         examples = self._grow(corpus, start, annotated=annotated)
@@ -136,26 +164,28 @@ class PromptDSI(Method):
         plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
         lowest, highest = self.stand_in_range
         care = Care(self.row_length_ if self.hold_row_length else 0.0, self.stand_ins, lowest, highest, self.stand_in_weight)
+        scope = self.softmax_scope
         if self.prompts == "none":
-            log = learn_rows(self.model_, examples, self.tokenizer_, rates, plan, care, scope=self.softmax_scope, progress=progress)
-        else:
-            kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
-            self.model_.strategy.begin_corpus(kept.query)
-            scope = self.softmax_scope
-            log = learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
-            self.model_.strategy.freeze()
-        self.logs_.append(log)
-        self.model_.rows.freeze()
-        return self
+            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
+        kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
+        self.model_.strategy.begin_corpus(kept.query)
+        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
-        found = self.model_.rows.top(self._encode(queries), check_k(k))
+        check_k(k)
+        if not queries:
+            return []
+        found = self.model_.rows.top(self._encode(queries), k)
         docids = self.model_.rows.docids
         return [
             Result([docids[row] for row in rows], scores) for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
         ]
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
+        if unknown := [docid for docid in docids if docid not in self.model_.rows.row_of]:
+            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
+        if not queries:
+            return np.empty(0, dtype=np.int64)
         vectors = self._encode(queries)
         return self.model_.rows.ranks(vectors, self.model_.rows.numbers(docids).to(vectors.device)).cpu().numpy()
 
@@ -163,15 +193,22 @@ class PromptDSI(Method):
         save_method(self, Path(folder))
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
-        return load_method(cls, Path(folder))
+    def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
+        """Read what `save` wrote; `device` replaces the one it was saved with."""
+        return load_method(cls, Path(folder), device)
 
     def _start(self, backbone: Backbone) -> None:
         """A model around a backbone, not yet trained."""
+        for option, allowed in CHOICES.items():
+            if getattr(self, option) not in allowed:
+                raise UsageError(f"{option}={getattr(self, option)!r} is none of {', '.join(allowed)}")
         encoder = backbone.encoder
         encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
-        if self.max_tokens > encoder.config.max_tokens:
-            raise UsageError(f"max_tokens={self.max_tokens} but the backbone {self.backbone} reads at most {encoder.config.max_tokens}")
+        for option in ("max_tokens", "document_tokens"):
+            if not 3 <= getattr(self, option) <= encoder.config.max_tokens:
+                raise UsageError(
+                    f"{option}={getattr(self, option)} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
+                )
         strategy = make_strategy(self.prompts, **{"seed": self.seed, **self.prompt_options})
         keywords = {"pooling": self.pooling, "normalise": self.normalise, "scale": self.scale}
         model = DSI(encoder, strategy, **keywords, selection=self.selection, prefix_space=self.prefix_space)  # type: ignore[arg-type]
@@ -183,15 +220,13 @@ class PromptDSI(Method):
         """Where new rows begin: `random` U(±1/√D), or at `length` the `document`'s vector or the mean of its `queries`."""
         width, count = self.model_.rows.width, len(corpus)
         if how == "random":
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + len(self.model_.rows))
+            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
             drawn = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
             return drawn.to(self.model_.encoder.word.weight.device)
         if how == "document":
-            texts = [f"{document.title}. {document.text}" if document.title else document.text for document in corpus.documents]
+            texts = [_whole(document) for document in corpus.documents]
             windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
             return length * document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
-        if how != "queries":
-            raise UsageError(f"no row start {how!r}; there are random, document, queries")
         asked = asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
         place = {document.docid: number for number, document in enumerate(corpus.documents)}
         ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
@@ -205,12 +240,13 @@ class PromptDSI(Method):
 
     def _prepare_strategy(self, corpus: Corpus, examples: Examples) -> None:
         strategy = self.model_.strategy
-        if strategy.name == "none":
-            return
+        asks = strategy.center or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
+        if strategy.name == "none" or not asks:
+            return  # nothing of D0 is needed later: no pass over its queries
         queries = selection_vectors(self.model_, examples.ids, self.tokenizer_)
         topic_of_query: Tensor | None = None
         if strategy.wants_topics:
-            texts = [f"{document.title}. {document.text}" for document in corpus.documents]
+            texts = [_whole(document) for document in corpus.documents]
             windows, _ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
             vectors = document_vectors(self.model_, windows, self.tokenizer_).cpu().numpy()
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
@@ -219,5 +255,10 @@ class PromptDSI(Method):
 
     @torch.no_grad()
     def _encode(self, queries: Sequence[str]) -> Tensor:
+        queries = [queries] if isinstance(queries, str) else list(queries)
         ids = self.tokenizer_.encode(queries, max_tokens=self.max_tokens).ids
         return query_vectors(self.model_, ids, self.tokenizer_)
+
+
+def _whole(document: Document) -> str:
+    return f"{document.title}. {document.text}" if document.title else document.text

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
+from promptdsi.learning.topics import Topics
+from promptdsi.learning.training import TrainingLog
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.encoder import EncoderConfig
 from promptdsi.model.tokens import Tokenizer
@@ -40,17 +43,15 @@ def save_method(method: PromptDSI, folder: Path) -> None:
         "dead": sorted(model.rows.dead),
         "row_length": method.row_length_,
         "corpora": len(method.logs_),
-        "topics": method.topics_.words if method.topics_ else None,
+        "topics": {"words": method.topics_.words, "labels": method.topics_.labels.tolist()} if method.topics_ else None,
     }
     with atomic_write(folder / "method.json") as file:
         file.write((json.dumps(description, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def load_method(kind: type[Kind], folder: Path) -> Kind:
+def load_method(kind: type[Kind], folder: Path, device_name: str | None = None) -> Kind:
     """A method as it was saved: the same scores."""
     from safetensors.torch import load_file
-
-    from promptdsi.learning.training import TrainingLog
 
     path = folder / "method.json"
     if not path.is_file():
@@ -61,7 +62,7 @@ def load_method(kind: type[Kind], folder: Path) -> Kind:
             f"holds a {description['method']} of format {description['format']}, expected {kind.name} of format {FORMAT}", path=path
         )
     params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in description["params"].items()}
-    method = kind(**params)
+    method = kind(**(params | ({"device": device_name} if device_name else {})))
     encoder = encoder_from(EncoderConfig(**description["encoder"]), load_file(folder / "encoder.safetensors"))
     tokenizer = Tokenizer((folder / "tokenizer.json").read_text("utf-8"), encoder.config.pad_id)
     method._start(Backbone(method.backbone, encoder, tokenizer, method.pooling))
@@ -76,6 +77,8 @@ def load_method(kind: type[Kind], folder: Path) -> Kind:
     method.model_.to(device)
     method.model_.encoder.freeze()
     method.row_length_ = description["row_length"]
+    if topics := description["topics"]:
+        method.topics_ = Topics(np.array(topics["labels"], dtype=np.int64), topics["words"])
     method.logs_ = [TrainingLog() for _ in range(description["corpora"])]
     return method
 

@@ -59,7 +59,8 @@ class DSI(nn.Module):
             return Encoded(self.unprompted(tokens), Selection(None, tokens.ids.new_zeros((), dtype=torch.float)))
         entering = self.enter(tokens) if entering is None else entering  # (B, T, D)
         query = self.selection_vector(tokens, entering) if query is None else query  # (B, D)
-        selection = self.strategy.select(query)  # prefix (B, L, 2, P, D)
+        with torch.autocast(query.device.type, enabled=False):  # in full precision: training and search must choose alike
+            selection = self.strategy.select(query.float() if query.dtype in (torch.bfloat16, torch.float16) else query)
         states = self.encoder.run(
             entering,
             tokens,

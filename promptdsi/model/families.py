@@ -6,6 +6,7 @@ Reads `config.json` and safetensors files directly: no pickle, no remote code, n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def read_config(folder: Path) -> EncoderConfig:
     if raw.get("position_embedding_type", "absolute") != "absolute" or raw.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise DataError("only absolute positions and the activations gelu, relu and gelu_new are supported", path=path)
     family, _, behind_padding = FAMILIES[kind]
-    pad = 1 if family == "mpnet" else int(raw.get("pad_token_id") or 0)
+    pad = 1 if family == "mpnet" else int(raw.get("pad_token_id", 1 if family == "roberta" else 0) or 0)
     return EncoderConfig(
         family=family,
         width=raw["hidden_size"],
@@ -90,7 +91,9 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise DataError(f"is damaged: {error}", path=file) from None
     # Models saved under a head carry their family's name in front.
-    bare = {name.removeprefix(f"{config.family}."): tensor for name, tensor in raw.items()}
+    # The first BERT weights call a norm's weight and bias gamma and beta.
+    bare = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor for name, tensor in raw.items()}
+    bare = {name.removeprefix(f"{config.family}."): tensor for name, tensor in bare.items()}
     try:
         return renamed(bare.__getitem__, config)
     except KeyError as error:

@@ -5,13 +5,15 @@ Ties are broken by docid, ascending, in every place that ranks. Letters: B batch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-CHUNK = 65_536  # rows scored at a time: bounds memory at B × CHUNK scores
+CHUNK = 65_536  # rows scored at a time
+QUERIES_AT_ONCE = 512  # queries scored at a time: memory is bounded at the product of the two
 
 
 class Top(NamedTuple):
@@ -32,6 +34,7 @@ class Rows(nn.Module):
         self.row_of: dict[str, int] = {}
         self.dead: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
         self._order: Tensor | None = None
+        self._joined: tuple[int, list[Tensor]] = (0, [])  # number of blocks, and their pieces
 
     def __len__(self) -> int:
         return len(self.docids)
@@ -40,11 +43,12 @@ class Rows(nn.Module):
         """Freeze what is there and append a block that learns, from its starting vectors (n, D)."""
         if len(docids) != len(start) or start.shape[1:] != (self.width,):
             raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
+        present = [docid for docid in docids if docid in self.row_of and self.row_of[docid] not in self.dead]
+        twice = [docid for docid, count in Counter(docids).items() if count > 1]
+        if present or twice:
+            raise ValueError(f"docid {(present + twice)[0]!r} is there already")
         self.freeze()
-        for number, docid in enumerate(docids, len(self.docids)):
-            if docid in self.row_of and self.row_of[docid] not in self.dead:
-                raise ValueError(f"docid {docid!r} is there already")
-            self.row_of[docid] = number
+        self.row_of.update({docid: number for number, docid in enumerate(docids, len(self.docids))})
         self.docids.extend(docids)
         self.blocks.append(nn.Parameter(start))
         self._order = None
@@ -69,13 +73,40 @@ class Rows(nn.Module):
     def delete(self, docids: Sequence[str]) -> None:
         self.dead |= {self.row_of[docid] for docid in docids}
 
+    def drop_last(self) -> None:
+        """Take the newest block away again, as if it had never been added."""
+        count = len(self.blocks[-1])
+        removed, self.docids = self.docids[-count:], self.docids[:-count]
+        for docid in removed:
+            del self.row_of[docid]
+        self.row_of |= {docid: number for number, docid in enumerate(self.docids) if docid in set(removed)}
+        self.blocks = self.blocks[:-1]
+        self._order = None
+
     def pieces(self) -> Iterator[tuple[int, Tensor]]:
-        """All rows in pieces of bounded size, with the number of each piece's first row."""
+        """All rows in pieces of bounded size, with the number of each piece's first row. The learning block stands alone."""
         first = 0
-        for block in self.blocks:
-            for start in range(0, len(block), CHUNK):
-                yield first + start, block[start : start + CHUNK]
-            first += len(block)
+        for piece in self._frozen_pieces():
+            yield first, piece
+            first += len(piece)
+        if self.learning is not None:
+            for start in range(0, len(self.learning), CHUNK):
+                yield first + start, self.learning[start : start + CHUNK]
+
+    def _frozen_pieces(self) -> list[Tensor]:
+        """Frozen blocks cut, and small neighbours joined once: a thousand small corpora are scored as fast as a large one."""
+        frozen = self.frozen
+        if self._joined[0] != len(frozen) or any(
+            piece.device != block.device for piece, block in zip(self._joined[1], frozen, strict=False)
+        ):
+            pieces: list[Tensor] = []
+            for block in (part for whole in frozen for part in whole.detach().split(CHUNK)):
+                if pieces and len(pieces[-1]) + len(block) <= CHUNK // 8:
+                    pieces[-1] = torch.cat([pieces[-1], block])
+                else:
+                    pieces.append(block)
+            self._joined = (len(frozen), pieces)
+        return self._joined[1]
 
     def scores(self, vectors: Tensor) -> Tensor:
         """Inner products with every row, −inf for deleted ones: (B, D) → (B, N)."""
@@ -85,6 +116,10 @@ class Rows(nn.Module):
     def top(self, vectors: Tensor, k: int) -> Top:
         """The k best living rows of each query, ties by docid."""
         k = min(k, len(self) - len(self.dead))
+        found = [self._top(part, k) for part in vectors.split(QUERIES_AT_ONCE)]
+        return Top(torch.cat([one.rows for one in found]), torch.cat([one.scores for one in found]))
+
+    def _top(self, vectors: Tensor, k: int) -> Top:
         order = self._docid_order().to(vectors.device)
         rows = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
         scores = vectors.new_empty(len(vectors), 0)
@@ -99,6 +134,10 @@ class Rows(nn.Module):
     @torch.no_grad()
     def ranks(self, vectors: Tensor, targets: Tensor) -> Tensor:
         """Exact rank of each query's target row by counting, no sorting: (B,), from 1."""
+        parts = zip(vectors.split(QUERIES_AT_ONCE), targets.split(QUERIES_AT_ONCE), strict=True)
+        return torch.cat([self._ranks(part, own) for part, own in parts])
+
+    def _ranks(self, vectors: Tensor, targets: Tensor) -> Tensor:
         order = self._docid_order().to(vectors.device)
         own = vectors.new_full((len(vectors),), -torch.inf)
         # Two sweeps over equal pieces: the target's score comes from the very product it is compared in, to the last bit.

@@ -25,9 +25,15 @@ def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
     if name not in known:
         raise UsageError(f"no prompt strategy {name!r}; there are {', '.join(known)}")
     try:
-        return known[name](**keywords)
+        made = known[name](**keywords)
     except TypeError as error:
         raise UsageError(f"prompt strategy {name}: {error}") from None
+    for option, values in made.allowed.items():
+        if getattr(made, option, values[0]) not in values:
+            raise UsageError(f"prompt strategy {name}: {option}={getattr(made, option)!r} is none of {', '.join(values)}")
+    if made.prompt_length < 2 or made.prompt_length % 2:
+        raise UsageError(f"prompt_length={made.prompt_length} counts key and value rows together: it must be even and positive")
+    return made
 
 
 def _subclasses(kind: type[PromptStrategy]) -> Iterator[type[PromptStrategy]]:

@@ -24,7 +24,7 @@ class CODA(PromptStrategy):
 
     def begin_corpus(self, queries: Tensor) -> None:
         self.freeze()
-        generator = self.generator()
+        generator = self.generator("components")
         shape = self.new_prompts(1, queries).shape[1:]  # (L, 2, P, D)
         for blocks, size in ((self.prompts, shape), (self.keys, queries.shape[1:]), (self.attention, queries.shape[1:])):
             earlier = torch.cat(list(blocks)).flatten(1) if len(blocks) else queries.new_zeros(0, size.numel())

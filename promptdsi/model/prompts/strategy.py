@@ -6,6 +6,7 @@ corpus; a block that no longer learns is frozen as a whole, so the optimiser can
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -37,6 +38,7 @@ class PromptStrategy(nn.Module):
 
     name: ClassVar[str]
     wants_topics: ClassVar[bool] = False
+    allowed: ClassVar[dict[str, tuple[str, ...]]] = {"prompt_init": ("uniform", "small"), "key_update": ("sgd", "closed_form")}
 
     def __init__(
         self,
@@ -96,21 +98,20 @@ class PromptStrategy(nn.Module):
         """The prompts of the given numbers: (B, L, 2, P, D). Indexing per query keeps batches independent."""
         return torch.cat(list(self.prompts))[ids]
 
-    def generator(self) -> torch.Generator:
-        """Fresh randomness for the next block, the same for the same seed and place in the stream."""
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + len(self.prompts))
+    def generator(self, purpose: str) -> torch.Generator:
+        """Fresh randomness for the next block of prompts, keys, …: the same for the same seed and place in the stream."""
+        return seeded(self.seed, f"{purpose} {len(self.prompts)}")
 
     def new_prompts(self, count: int, like: Tensor) -> Tensor:
         """A block of new prompts (m, L, 2, P, D)."""
         shape = (count, len(self.prompt_layers), 2, self.prompt_length // 2, like.shape[-1])
         if self.prompt_init == "small":
-            return (0.02 * torch.randn(shape, generator=self.generator())).to(like)
-        return (2 * torch.rand(shape, generator=self.generator()) - 1).to(like)
+            return (0.02 * torch.randn(shape, generator=self.generator("prompts"))).to(like)
+        return (2 * torch.rand(shape, generator=self.generator("prompts")) - 1).to(like)
 
     def new_keys(self, count: int, like: Tensor) -> Tensor:
         """A block of new keys (m, D), U(−1, 1)."""
-        generator = self.generator().manual_seed(self.generator().initial_seed() + 1)
-        return (2 * torch.rand((count, like.shape[-1]), generator=generator) - 1).to(like)
+        return (2 * torch.rand((count, like.shape[-1]), generator=self.generator("keys")) - 1).to(like)
 
     # Keeping and loading ------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,12 @@ class PromptStrategy(nn.Module):
         return {
             name: sum(block.numel() for block in blocks) for name, blocks in self.named_children() if isinstance(blocks, nn.ParameterList)
         }
+
+
+def seeded(seed: int, purpose: str) -> torch.Generator:
+    """A generator for one purpose; different purposes never draw the same numbers."""
+    digest = hashlib.sha256(f"{seed} {purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """topic: one prompt per topic mined from D0; the keys are the topics' mean query vectors and never change. Try: --prompts topic
 
-All prompts stay open at every corpus, shared over time; a prompt moves only when a query selects it. Which topic a query
+All prompts stay open at every corpus, shared over time; a prompt moves only in steps where a query selects it. Which topic a query
 belongs to never changes, because keys and lower layers are frozen. Objective: cross-entropy only.
 """
 
