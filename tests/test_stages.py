@@ -78,7 +78,7 @@ def test_dropout_is_on_while_prompts_learn(monkeypatch: pytest.MonkeyPatch) -> N
     data = examples(5, 6, 5, 6, 5)
     learn_prompts(model, data, keep_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), Care(), scope="all_seen")
     model.train()
-    assert float(captured.step(np.arange(5))) != float(captured.step(np.arange(5)))
+    assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 
 
 @pytest.mark.parametrize("scope", ["all_seen", "new_only"])
@@ -151,7 +151,7 @@ def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> N
     dropping.rows.grow(["a", "b", "c"], torch.randn(3, tiny.WIDTH))
     learn_everything(dropping, data, TOKENIZER, RATES, Plan(1))
     dropping.train()
-    assert float(captured.step(np.arange(5))) != float(captured.step(np.arange(5)))
+    assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 
 
 @pytest.mark.parametrize("selection", ["single", "two-pass"])
@@ -213,7 +213,7 @@ def test_the_schedule_sets_the_rate_of_every_step() -> None:
         [Group({"weight": weight}, 1.0)],
         [1] * 10,
         Plan(1, 1, "linear"),
-        after_step=lambda: seen.append(float(weight)),
+        after_step=lambda: seen.append(weight.item()),
     )
     steps = -np.diff(seen)  # a constant gradient makes every Adam step as long as its rate
     np.testing.assert_allclose(steps, [1.0, *((10 - n) / 9 for n in range(1, 10))], rtol=1e-4)

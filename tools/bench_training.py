@@ -121,7 +121,7 @@ def main() -> None:
         )
         row = {"step": name, "queries per second": statistics.median(found), "ratio to plain": statistics.median(ratios)}
         table.append(row | {"ratio spread": max(ratios) - min(ratios), "peak memory, MiB": round(memory)})
-    facts = {"rows": rows, "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    facts = {"documents": rows, "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads(), "torch": torch.__version__}
     facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(step.once for step in ours.values()), 1)
     facts["queries in the corpus"] = len(ours["s++"].examples.ids)
     report.write("bench-training", "One continual training step, MiniLM", "make bench", table, **facts)
