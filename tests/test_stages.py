@@ -186,10 +186,10 @@ def test_prompts_and_keys_start_uniform_and_every_draw_is_its_own() -> None:
         strategy.begin_corpus(torch.randn(3, 64))
     for tensor in (*strategy.prompts, *strategy.keys):
         assert -1 <= tensor.min().item() < -0.8 and 0.8 < tensor.max().item() <= 1
-    drawn = [float(tensor.flatten()[0]) for tensor in (*strategy.prompts, *strategy.keys)]
+    drawn = [tensor.flatten()[0].item() for tensor in (*strategy.prompts, *strategy.keys)]
     assert len(set(drawn)) == len(drawn)
     small = tiny.begun("l2p", options={"prompt_init": "small", "prompt_length": 20}).strategy
-    assert 0.01 < float(small.prompts[0].std()) < 0.03
+    assert 0.01 < small.prompts[0].std().item() < 0.03
 
 
 def test_a_prompt_nobody_selected_stays_put_stale_momentum_or_not() -> None:
