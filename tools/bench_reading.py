@@ -8,7 +8,6 @@ Each measurement runs in its own process, so that its peak memory is its own.
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ def measure(what: str, path: Path) -> dict[str, float]:
     from promptdsi.corpus import Corpus, ReadNotes
     from promptdsi.corpus.formats import jsonl
 
-    idle = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    idle = report.peak_mib()
     started = time.perf_counter()
     if what == "json.loads alone":
         with path.open("rb") as file:
@@ -37,7 +36,7 @@ def measure(what: str, path: Path) -> dict[str, float]:
             pass
     else:
         Corpus.read(path)
-    return {"seconds": time.perf_counter() - started, "mib": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - idle) / 1024}
+    return {"seconds": time.perf_counter() - started, "mib": report.peak_mib() - idle}
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ what that pass costs. Speed: rounds in turn in one process, medians, as ratios t
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -21,10 +20,11 @@ import report
 import torch
 from plain_step import PlainStep
 
+from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.learning.batches import bucketed
 from promptdsi.learning.encoding import keep_states
-from promptdsi.learning.examples import Examples, asked_of, tokenised
+from promptdsi.learning.examples import Asked, Examples, asked_of, tokenised
 from promptdsi.learning.objectives import cross_entropy
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
@@ -33,6 +33,12 @@ from promptdsi.model.tokens import Tokenizer
 BATCH, NEW, ROUNDS, BATCHES = 128, 352, 5, 6
 OURS = ("l2p", "s++", "coda", "topic")
 PLAIN = ("plain Hugging Face", "plain, two passes")
+
+
+def chosen(corpus: Corpus) -> list[Asked]:
+    """The queries of one round: the same for every step, so that rounds differ by noise alone."""
+    asked = asked_of(corpus, pseudo=5, seed=0)
+    return [asked[number] for number in np.random.default_rng(0).permutation(len(asked))[: BATCH * BATCHES]]
 
 
 class OurStep:
@@ -47,7 +53,7 @@ class OurStep:
         corpus = build_stream("demo", Request(), new=0).corpora[0]
         model.rows.grow([f"old{n}" for n in range(rows - NEW)], 0.05 * torch.randn(rows - NEW, 384))
         model.rows.grow([document.docid for document in corpus.documents], 0.05 * torch.randn(NEW, 384))
-        self.examples: Examples = tokenised(asked_of(corpus, pseudo=5, seed=0), model.rows, self.tokenizer, max_tokens=32)
+        self.examples: Examples = tokenised(chosen(corpus), model.rows, self.tokenizer, max_tokens=32)
         started = time.perf_counter()
         self.kept = keep_states(model, self.examples.ids, self.tokenizer)
         self.once = time.perf_counter() - started
@@ -78,7 +84,7 @@ class Plain:
         self.order = np.random.default_rng(0).permutation(len(examples.ids))
 
     def step(self, number: int) -> int:
-        start = number * BATCH % (len(self.order) - BATCH)
+        start = number % BATCHES * BATCH
         batch = self.order[start : start + BATCH]
         self.step_.step([self.examples.ids[n] for n in batch], self.examples.targets[torch.from_numpy(batch)])
         return len(batch)
@@ -94,7 +100,7 @@ def plain_examples(rows: int) -> Examples:
     """The same queries without our model, so that the plain step's memory is its own."""
     corpus = build_stream("demo", Request(), new=0).corpora[0]
     places = {document.docid: rows - NEW + number for number, document in enumerate(corpus.documents)}
-    asked = asked_of(corpus, pseudo=5, seed=0)
+    asked = chosen(corpus)
     tokenizer = Tokenizer(read_tokenizer(backbone_folder("minilm")), 0)
     ids = tokenizer.encode([one.text for one in asked], max_tokens=32).ids
     return Examples(ids, torch.tensor([places[one.docid] for one in asked]))
@@ -123,7 +129,7 @@ def main() -> None:
         table.append(row | {"ratio spread": max(ratios) - min(ratios), "peak memory, MiB": round(memory)})
     facts = {"documents": rows, "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads(), "torch": torch.__version__}
     facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(step.once for step in ours.values()), 1)
-    facts["queries in the corpus"] = len(ours["s++"].examples.ids)
+    facts["queries in a round"] = len(ours["s++"].examples.ids)
     report.write("bench-training", "One continual training step, MiniLM", "make bench", table, **facts)
 
 
@@ -132,6 +138,6 @@ if __name__ == "__main__":
         step = make(sys.argv[2], int(sys.argv[3]))
         for number in range(3):
             step.step(number)
-        print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+        print(json.dumps(report.peak_mib()))
     else:
         main()

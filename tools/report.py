@@ -25,6 +25,12 @@ def machine() -> dict[str, str]:
     }
 
 
+def peak_mib() -> float:
+    """The most memory this process has held. Not ru_maxrss: a child inherits its parent's peak there."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def write(name: str, title: str, command: str, rows: Sequence[dict[str, Any]], **facts: Any) -> None:
     """docs/results/NAME.json and NAME.md from the same rows."""
     RESULTS.mkdir(parents=True, exist_ok=True)
