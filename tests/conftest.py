@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from promptdsi import Corpus, Document, Judgement, Query
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: a second thread only waits. Before anything imports torch
+
 # A plain `make test` looks at a few dozen cases a property, the same each time; `make soak` at many thousands, new each time.
 settings.register_profile(
     "promptdsi",
-    max_examples=int(os.environ.get("PROMPTDSI_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("PROMPTDSI_EXAMPLES", "30")),
     derandomize="PROMPTDSI_EXAMPLES" not in os.environ,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -49,13 +51,33 @@ def small() -> Corpus:
     return Corpus(documents, queries, qrels, name="small")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Any:
-    """Run `promptdsi` as a user does, in an empty folder, and give what it printed and its exit code."""
+class Outcome(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
 
-    def command(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-m", "promptdsi", *map(str, words)]
-        return subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, env=os.environ | environment, check=False)
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `promptdsi` as a user does, in an empty folder, and give what it printed and its exit code.
+
+    In this process, because starting Python a hundred times would be most of the time the tests take; the packaging and
+    interruption tests start real ones.
+    """
+    from promptdsi.cli.main import app
+
+    def command(*words: str | Path, **environment: str) -> Outcome:
+        stdout, stderr = io.StringIO(), io.StringIO()
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            patch.chdir(tmp_path)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            try:
+                app([str(word) for word in words], prog_name="promptdsi")
+                code = 0
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        return Outcome(code, stdout.getvalue(), stderr.getvalue())
 
     return command
 

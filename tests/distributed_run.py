@@ -18,12 +18,16 @@ from promptdsi.model.backbone import load_backbone
 STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
 
 
-def main(output: Path) -> None:
-    torch.set_num_threads(1)
+def main(output: Path, backbone: str) -> None:
     world = join()
     corpus = build_stream("demo", Request()).corpora[0]
-    method = PromptDSI(**(PRESETS["best"] | {"dropout": 0.0, "fit_row_start": "random", "batch_size": BATCH, "device": "cpu"}))
-    method._start(load_backbone("minilm", offline=True))
+    method = PromptDSI(
+        **(
+            PRESETS["best"]
+            | {"dropout": 0.0, "fit_row_start": "random", "batch_size": BATCH, "device": "cpu", "document_tokens": 48, "max_tokens": 32}
+        )
+    )
+    method._start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method._row_start(corpus, "random", length=1.0))
     asked = asked_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
     examples = tokenised(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
@@ -45,4 +49,4 @@ def main(output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
