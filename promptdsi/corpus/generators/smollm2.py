@@ -1,7 +1,7 @@
 """smollm2: SmolLM2-135M-Instruct, few-shot "passage → search query", sampled in batches (extra `smollm2`).
 
-The weights (GGUF, about 93 MB) come once from a package into the per-user cache. About one query a second on two cores:
-for small corpora.
+The weights (GGUF, about 93 MB) come once from a package into the per-user cache. A usable query takes some three seconds
+on two cores: for small corpora.
 """
 
 from __future__ import annotations

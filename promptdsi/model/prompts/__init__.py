@@ -16,7 +16,7 @@ __all__ = ["PromptStrategy", "Selection", "make_strategy", "strategies"]
 def strategies() -> dict[str, type[PromptStrategy]]:
     """Every strategy that is imported, those of this folder always."""
     import_all(sys.modules[__name__])
-    return {kind.name: kind for kind in sorted(_subclasses(PromptStrategy), key=lambda kind: kind.name)}
+    return {kind.name: kind for kind in sorted(_subclasses(PromptStrategy), key=lambda kind: kind.name)}  # type: ignore[type-abstract]
 
 
 def make_strategy(name: str, **keywords: Any) -> PromptStrategy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -28,7 +29,7 @@ class Selection(NamedTuple):
     similarity: Tensor | None = None
 
 
-class PromptStrategy(nn.Module):
+class PromptStrategy(nn.Module, ABC):
     """Base of all strategies. A subclass sets `name`, fills the pool in `begin_corpus` and chooses in `select`.
 
     Keywords shared by all: `prompt_length` counts both sides (20 = 10 key rows + 10 value rows); `prompt_layers` are numbered
@@ -72,13 +73,13 @@ class PromptStrategy(nn.Module):
         """Called once, while D0 is at hand: its queries' selection vectors (n, D) and the topic of each (n,), where wanted."""
         self.mean = queries.mean(0)
 
+    @abstractmethod
     def begin_corpus(self, queries: Tensor) -> None:
         """Called before a new corpus is learned, with its queries' selection vectors (n, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def select(self, query: Tensor) -> Selection:
         """Choose a prefix for each selection vector (B, D). In training mode it may know the corpus; at test time never."""
-        raise NotImplementedError
 
     # What a subclass uses -----------------------------------------------------------------------------------------------
 
