@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -50,6 +50,37 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def adopt(temporary: Path, path: Path) -> None:
+    """Give a file that something else wrote its name, as durably as `atomic_write` would."""
+    handle = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.chmod(temporary, 0o666 & ~UMASK)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that survives power loss, with the parents it needs."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    os.mkdir(folder)
+    sync_directory(folder.parent)
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Remove files for good: gone after power loss too."""
+    folders = set()
+    for path in paths:
+        os.unlink(path)
+        folders.add(path.parent)
+    for folder in sorted(folders):
+        sync_directory(folder)
 
 
 def user_cache() -> Path:

@@ -27,7 +27,7 @@ def main(output: Path, backbone: str) -> None:
             | {"dropout": 0.0, "fit_row_start": "random", "batch_size": BATCH, "device": "cpu", "document_tokens": 48, "max_tokens": 32}
         )
     )
-    method._start(load_backbone(backbone, offline=True))
+    method.start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method._row_start(corpus, "random", length=1.0))
     asked = asked_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
     examples = tokenised(asked, method.model_.rows, method.tokenizer_, max_tokens=32)

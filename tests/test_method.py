@@ -183,7 +183,7 @@ def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]
     method.add(stream[1])
     before = method.ranks(queries[:1], docids[:1])[0]
     with torch.no_grad():
-        method.model_.rows.blocks[1][0] = 100 * method._encode(queries[:1])[0]
+        method.model_.rows.blocks[1][0] = 100 * method.encode(queries[:1])[0]
         method.model_.rows._joined = (0, [])
     assert method.ranks(queries[:1], docids[:1])[0] == before + 1
     assert method.search(queries[:1])[0].docids[0] == stream[1].documents[0].docid

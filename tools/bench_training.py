@@ -47,7 +47,7 @@ class OurStep:
     def __init__(self, strategy: str, rows: int) -> None:
         torch.manual_seed(0)
         self.method = PromptDSI(prompts=strategy, device="cpu", offline=True)
-        self.method._start(load_backbone("minilm", offline=True))
+        self.method.start(load_backbone("minilm", offline=True))
         model, self.tokenizer = self.method.model_, self.method.tokenizer_
         model.encoder.freeze()
         corpus = build_stream("demo", Request(), new=0).corpora[0]

@@ -10,32 +10,27 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
-from promptdsi.corpus.records import Document
 from promptdsi.errors import UsageError
-from promptdsi.learning.encoding import document_vectors, keep_states, query_vectors, selection_vectors
+from promptdsi.learning.encoding import keep_states, query_vectors, selection_vectors
 from promptdsi.learning.examples import Examples, asked_of, mean_by_row, tokenised
 from promptdsi.learning.stages import Care, Rates, learn_everything, learn_prompts, learn_rows
 from promptdsi.learning.topics import Topics, mine_topics
 from promptdsi.learning.training import Plan, TrainingLog
-from promptdsi.methods.method import Method, Result, check_k
-from promptdsi.methods.storage import load_method, save_method
+from promptdsi.methods.neural import NeuralMethod, whole_text
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import PromptStrategy, seeded, unit
-from promptdsi.model.tokens import Tokenizer
 from promptdsi.progress import Progress, silent
 
 BEST: dict[str, Any] = {
@@ -72,7 +67,7 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
 
 @dataclass(kw_only=True)
-class PromptDSI(Method):
+class PromptDSI(NeuralMethod):
     """Learned state: `model_`, `tokenizer_`, `row_length_` (mean of D0's rows), `topics_` (words, for people), `logs_`."""
 
     name: ClassVar[str] = "promptdsi"
@@ -82,13 +77,9 @@ class PromptDSI(Method):
     prompt_options: dict[str, Any] = field(default_factory=dict)
     selection: str = "single"
     prefix_space: str = "post"
-    backbone: str = "minilm"
     pooling: str = "first"
     normalise: bool = False
     scale: float = 1.0
-    max_tokens: int = 32
-    document_tokens: int = 256
-    document_windows: int = 16
     pseudo_queries: int = 15
     new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
     softmax_scope: str = "all_seen"
@@ -112,21 +103,17 @@ class PromptDSI(Method):
     stand_in_range: tuple[float, float] = (0.5, 0.9)
     stand_in_weight: float = 1.0
     seed: int = 0
-    device: str = "auto"
-    offline: bool = False
 
-    model_: DSI = field(init=False, repr=False, compare=False)
-    tokenizer_: Tokenizer = field(init=False, repr=False, compare=False)
     row_length_: float = field(init=False, repr=False, compare=False)
     topics_: Topics | None = field(init=False, repr=False, compare=False)
-    cut_documents_: int = field(init=False, repr=False, compare=False)
     logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
 
     def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Learn D0: the whole encoder and a row per document; then freeze, and mine what the strategy needs of D0."""
-        self._start(load_backbone(self.backbone, offline=self.offline))
+        self.start(load_backbone(self.backbone, offline=self.offline))
         start = self._row_start(corpus, self.fit_row_start, length=1.0, progress=progress)
-        examples = self._grow(corpus, start)
+        self.model_.rows.grow([document.docid for document in corpus.documents], start)
+        examples = self._examples(corpus)
         rates = Rates(self.fit_lr, self.fit_row_lr, 0.0, self.encoder_decay, self.row_decay)
         plan = Plan(self.fit_epochs, self.batch_size, self.fit_schedule, self.seed)
         log = learn_everything(self.model_, examples, self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
@@ -137,29 +124,46 @@ class PromptDSI(Method):
         self._prepare_strategy(corpus, examples)
         return self
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
         """Learn the next corpus: nothing of an earlier one is read, and nothing of it changes.
 
+        Without `train` the rows are the documents' vectors, ready as soon as they are encoded; `tune` trains them later.
         Whatever goes wrong, Ctrl-C included, leaves the method as it was.
         """
         before, blocks = {name: tensor.clone() for name, tensor in self.model_.strategy.state().items()}, len(self.model_.rows.blocks)
+        annotated = self.new_corpus_queries == "gen+train"
+        how = self.add_row_start if train else "document"
         try:
-            self.logs_.append(self._learn_next(corpus, progress))
+            start = self._row_start(corpus, how, length=self.row_length_, annotated=annotated, progress=progress)
+            self.model_.rows.grow([document.docid for document in corpus.documents], start)
+            self.logs_.append(self._train_newest(corpus, progress) if train else TrainingLog())
         except BaseException:
             if len(self.model_.rows.blocks) > blocks:
                 self.model_.rows.drop_last()
             self.model_.strategy = make_strategy(self.prompts, **self.model_.strategy.get_params()).load_state(before)
             raise
         finally:
-            self.model_.eval()
-            self.model_.rows.freeze()
-            self.model_.strategy.freeze()
+            self._settle()
         return self
 
-    def _learn_next(self, corpus: Corpus, progress: Progress) -> TrainingLog:
-        annotated = self.new_corpus_queries == "gen+train"
-        start = self._row_start(corpus, self.add_row_start, length=self.row_length_, annotated=annotated, progress=progress)
-        examples = self._grow(corpus, start, annotated=annotated)
+    def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        """Train the newest rows, which were added untrained, for the corpus they belong to."""
+        if self.model_.rows.docids[-len(corpus) :] != [document.docid for document in corpus.documents]:
+            raise ValueError(f"the newest rows are not those of {corpus.name}")
+        self.model_.rows.learn_last()
+        try:
+            self.logs_.append(self._train_newest(corpus, progress))
+        finally:
+            self._settle()
+        return self
+
+    def _settle(self) -> None:
+        self.model_.eval()
+        self.model_.rows.freeze()
+        self.model_.strategy.freeze()
+
+    def _train_newest(self, corpus: Corpus, progress: Progress) -> TrainingLog:
+        examples = self._examples(corpus, annotated=self.new_corpus_queries == "gen+train")
         rates = Rates(0.0, self.add_row_lr, self.add_lr, 0.0, self.row_decay)
         plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
         lowest, highest = self.stand_in_range
@@ -171,33 +175,20 @@ class PromptDSI(Method):
         self.model_.strategy.begin_corpus(kept.query)
         return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
 
-    def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
-        check_k(k)
-        if not queries:
-            return []
-        found = self.model_.rows.top(self._encode(queries), k)
-        docids = self.model_.rows.docids
-        return [
-            Result([docids[row] for row in rows], scores) for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
-        ]
+    def facts(self) -> dict[str, Any]:
+        return {
+            "row_length": self.row_length_,
+            "corpora": len(self.logs_),
+            "topics": {"words": self.topics_.words, "labels": self.topics_.labels.tolist()} if self.topics_ else None,
+        }
 
-    def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-        if unknown := [docid for docid in docids if docid not in self.model_.rows.row_of]:
-            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
-        if not queries:
-            return np.empty(0, dtype=np.int64)
-        vectors = self._encode(queries)
-        return self.model_.rows.ranks(vectors, self.model_.rows.numbers(docids).to(vectors.device)).cpu().numpy()
+    def restore(self, facts: dict[str, Any]) -> None:
+        self.row_length_ = facts["row_length"]
+        if topics := facts.get("topics"):
+            self.topics_ = Topics(np.array(topics.get("labels", []), dtype=np.int64), topics["words"])
+        self.logs_ = [TrainingLog() for _ in range(facts["corpora"])]
 
-    def save(self, folder: str | Path) -> None:
-        save_method(self, Path(folder))
-
-    @classmethod
-    def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
-        """Read what `save` wrote; `device` replaces the one it was saved with."""
-        return load_method(cls, Path(folder), device)
-
-    def _start(self, backbone: Backbone) -> None:
+    def start(self, backbone: Backbone) -> None:
         """A model around a backbone, not yet trained."""
         for option, allowed in CHOICES.items():
             if getattr(self, option) not in allowed:
@@ -224,17 +215,14 @@ class PromptDSI(Method):
             drawn = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
             return drawn.to(self.model_.encoder.word.weight.device)
         if how == "document":
-            texts = [_whole(document) for document in corpus.documents]
-            windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
-            return length * document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
+            return length * self.document_vectors(corpus, progress=progress)
         asked = asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
         place = {document.docid: number for number, document in enumerate(corpus.documents)}
         ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
         vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
         return length * unit(mean_by_row(vectors, torch.tensor([place[one.docid] for one in asked]), 0, count))
 
-    def _grow(self, corpus: Corpus, start: Tensor, *, annotated: bool = True) -> Examples:
-        self.model_.rows.grow([document.docid for document in corpus.documents], start)
+    def _examples(self, corpus: Corpus, *, annotated: bool = True) -> Examples:
         asked = asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
         return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.max_tokens)
 
@@ -246,19 +234,8 @@ class PromptDSI(Method):
         queries = selection_vectors(self.model_, examples.ids, self.tokenizer_)
         topic_of_query: Tensor | None = None
         if strategy.wants_topics:
-            texts = [_whole(document) for document in corpus.documents]
-            windows, _ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
-            vectors = document_vectors(self.model_, windows, self.tokenizer_).cpu().numpy()
+            vectors = self.document_vectors(corpus).cpu().numpy()
+            texts = [whole_text(document) for document in corpus.documents]
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)
-
-    @torch.no_grad()
-    def _encode(self, queries: Sequence[str]) -> Tensor:
-        queries = [queries] if isinstance(queries, str) else list(queries)
-        ids = self.tokenizer_.encode(queries, max_tokens=self.max_tokens).ids
-        return query_vectors(self.model_, ids, self.tokenizer_)
-
-
-def _whole(document: Document) -> str:
-    return f"{document.title}. {document.text}" if document.title else document.text

@@ -3,35 +3,76 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
-from promptdsi.learning.topics import Topics
-from promptdsi.learning.training import TrainingLog
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.encoder import EncoderConfig
 from promptdsi.model.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from promptdsi.methods.promptdsi import PromptDSI
+    from promptdsi.methods.neural import NeuralMethod
 
-Kind = TypeVar("Kind", bound="PromptDSI")
-FORMAT = 1
+Kind = TypeVar("Kind", bound="NeuralMethod")
+FORMAT = 2
 
 
-def save_method(method: PromptDSI, folder: Path) -> None:
+class Block(NamedTuple):
+    """Documents that arrived together, and their rows (n, D)."""
+
+    docids: Sequence[str]
+    rows: Tensor
+
+
+class Learned(NamedTuple):
+    """Everything a method has learned, apart from its parameters."""
+
+    config: EncoderConfig
+    encoder: dict[str, Tensor]
+    tokenizer: str
+    blocks: list[Block]
+    dead: set[int]
+    prompts: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind:
+    """A method as it was: frozen, ready to search and to learn the next corpus."""
+    keywords: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
+    method = kind(**keywords)
+    encoder = encoder_from(learned.config, learned.encoder)
+    tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
+    method.start(Backbone(method.backbone, encoder, tokenizer, learned.facts.get("pooling", "mean")))
+    device = torch.device(torch_device(method.device))
+    rows = method.model_.rows
+    rows.dead = set(learned.dead)
+    for block in learned.blocks:
+        rows.grow(block.docids, block.rows.to(device))
+    rows.freeze()
+    method.model_.strategy.load_state(learned.prompts)
+    method.model_.to(device).eval()
+    method.model_.encoder.freeze()
+    method.restore(learned.facts)
+    return method
+
+
+def save_method(method: NeuralMethod, folder: Path) -> None:
     """Weights first, the description last: a folder that has `method.json` has everything."""
     model = method.model_
-    _save(folder / "encoder.safetensors", model.encoder.state_dict())
-    _save(folder / "rows.safetensors", {f"{number:06d}": block for number, block in enumerate(model.rows.blocks)})
-    _save(folder / "prompts.safetensors", {name: tensor for name, tensor in model.strategy.state().items() if tensor is not None})
+    for name, tensors in (
+        ("encoder", model.encoder.state_dict()),
+        ("rows", {f"{number:06d}": block for number, block in enumerate(model.rows.blocks)}),
+        ("prompts", model.strategy.state()),
+    ):
+        with atomic_write(folder / f"{name}.safetensors") as file:
+            file.write(to_bytes(tensors))
     with atomic_write(folder / "tokenizer.json") as file:
         file.write(method.tokenizer_.json.encode("utf-8"))
     description: dict[str, Any] = {
@@ -41,50 +82,38 @@ def save_method(method: PromptDSI, folder: Path) -> None:
         "encoder": model.encoder.config.to_json(),
         "docids": model.rows.docids,
         "dead": sorted(model.rows.dead),
-        "row_length": method.row_length_,
-        "corpora": len(method.logs_),
-        "topics": {"words": method.topics_.words, "labels": method.topics_.labels.tolist()} if method.topics_ else None,
+        "facts": method.facts(),
     }
     with atomic_write(folder / "method.json") as file:
         file.write((json.dumps(description, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
-def load_method(kind: type[Kind], folder: Path, device_name: str | None = None) -> Kind:
+def load_method(kind: type[Kind], folder: Path, device: str | None = None) -> Kind:
     """A method as it was saved: the same scores."""
     from safetensors.torch import load_file
 
     path = folder / "method.json"
     if not path.is_file():
         raise DataError("holds no saved method", path=folder)
-    description = json.loads(path.read_text("utf-8"))
-    if description["format"] != FORMAT or description["method"] != kind.name:
-        raise DataError(
-            f"holds a {description['method']} of format {description['format']}, expected {kind.name} of format {FORMAT}", path=path
-        )
-    params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in description["params"].items()}
-    method = kind(**(params | ({"device": device_name} if device_name else {})))
-    encoder = encoder_from(EncoderConfig(**description["encoder"]), load_file(folder / "encoder.safetensors"))
-    tokenizer = Tokenizer((folder / "tokenizer.json").read_text("utf-8"), encoder.config.pad_id)
-    method._start(Backbone(method.backbone, encoder, tokenizer, method.pooling))
-    device = torch.device(torch_device(method.device))
-    docids = iter(description["docids"])
-    rows = method.model_.rows
-    rows.dead = set(description["dead"])
-    for _, block in sorted(load_file(folder / "rows.safetensors").items()):
-        rows.grow([next(docids) for _ in range(len(block))], block.to(device))
-    rows.freeze()
-    method.model_.strategy.load_state(load_file(folder / "prompts.safetensors"))
-    method.model_.to(device)
-    method.model_.encoder.freeze()
-    method.row_length_ = description["row_length"]
-    if topics := description["topics"]:
-        method.topics_ = Topics(np.array(topics["labels"], dtype=np.int64), topics["words"])
-    method.logs_ = [TrainingLog() for _ in range(description["corpora"])]
-    return method
+    said = json.loads(path.read_text("utf-8"))
+    if said["format"] != FORMAT or said["method"] != kind.name:
+        raise DataError(f"holds a {said['method']} of format {said['format']}, expected {kind.name} of format {FORMAT}", path=path)
+    docids = iter(said["docids"])
+    rows = [block for _, block in sorted(load_file(folder / "rows.safetensors").items())]
+    learned = Learned(
+        EncoderConfig(**said["encoder"]),
+        load_file(folder / "encoder.safetensors"),
+        (folder / "tokenizer.json").read_text("utf-8"),
+        [Block([next(docids) for _ in range(len(block))], block) for block in rows],
+        set(said["dead"]),
+        load_file(folder / "prompts.safetensors"),
+        said["facts"],
+    )
+    return assemble(kind, said["params"] | ({"device": device} if device else {}), learned)
 
 
-def _save(path: Path, tensors: dict[str, Tensor]) -> None:
+def to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Tensors as a safetensors file, always the same bytes for the same tensors."""
     from safetensors.torch import save
 
-    with atomic_write(path) as file:
-        file.write(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items() if tensor is not None})

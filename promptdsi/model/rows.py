@@ -53,6 +53,11 @@ class Rows(nn.Module):
         self.blocks.append(nn.Parameter(start))
         self._order = None
 
+    def learn_last(self) -> None:
+        """Let the newest block learn again: it was added untrained."""
+        self._joined = (0, [])
+        self.blocks[-1].requires_grad_(True)
+
     def freeze(self) -> None:
         """No row learns: the optimiser does not see them, so it cannot decay them either."""
         self.blocks.requires_grad_(False)

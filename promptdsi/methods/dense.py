@@ -1,0 +1,51 @@
+"""Dense: the backbone as it is; a document's vector is its row, and nothing is trained.
+
+method = Dense().fit(d0).add(d1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators.sampling import torch_device
+from promptdsi.methods.neural import NeuralMethod
+from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.dsi import DSI
+from promptdsi.model.prompts import make_strategy
+from promptdsi.progress import Progress, silent
+
+
+@dataclass(kw_only=True)
+class Dense(NeuralMethod):
+    """Cosine of the query's vector with the documents', pooled as the backbone was trained."""
+
+    name: ClassVar[str] = "dense"
+    rehearsal_free: ClassVar[bool] = True
+
+    max_tokens: int = 64
+
+    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        self.start(load_backbone(self.backbone, offline=self.offline))
+        return self.add(corpus, progress=progress)
+
+    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        rows = self.document_vectors(corpus, progress=progress)
+        self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+        self.model_.rows.freeze()
+        return self
+
+    def start(self, backbone: Backbone) -> None:
+        model = DSI(backbone.encoder, make_strategy("none"), pooling=backbone.pooling, normalise=True)
+        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        self.model_.encoder.freeze()
+        self.tokenizer_, self.cut_documents_ = backbone.tokenizer, 0
+
+    def facts(self) -> dict[str, Any]:
+        return {"pooling": self.model_.pooling}
+
+    def restore(self, facts: dict[str, Any]) -> None:
+        self.model_.pooling = facts["pooling"]
