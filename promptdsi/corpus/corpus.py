@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -91,6 +92,13 @@ class Corpus:
         queries = {query.queryid: query for query in self.queries}
         found = (Pair(queries[judgement.queryid], judgement.docid) for judgement in self.qrels.get(split, ()) if judgement.score > 0)
         return [pair for pair in found if pair.query.kind in kinds]
+
+    def only(self, docids: Collection[str]) -> Corpus:
+        """The corpus of some of its documents, with the queries and judgements that are about them."""
+        qrels = {split: [judgement for judgement in rows if judgement.docid in docids] for split, rows in self.qrels.items()}
+        asked = {judgement.queryid for rows in qrels.values() for judgement in rows}
+        documents = [document for document in self.documents if document.docid in docids]
+        return Corpus(documents, [query for query in self.queries if query.queryid in asked], qrels, name=self.name)
 
     def counts(self) -> dict[str, int]:
         """Sizes as in the paper's Table 1: documents, annotated queries per split, pseudo-queries."""

@@ -19,6 +19,8 @@ from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import PromptDSIError, UsageError
 
 WORDS = 10
+# A word of fewer documents could give one away: an index keeps these words, and must be able to forget a document.
+LEAST_DOCUMENTS = 3
 WORD = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -84,14 +86,18 @@ ENGINES = {"kmeans": _kmeans, "bertopic": _bertopic}
 def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> list[list[str]]:
     """c-TF-IDF: term frequency in the topic, times log(1 + A / f) with A the mean words per topic and f the term's total."""
     counts: list[Counter[str]] = [Counter() for _ in range(topics)]
+    standing: list[Counter[str]] = [Counter() for _ in range(topics)]  # in how many documents
     for text, label in zip(texts, labels, strict=True):
         if label >= 0:
-            counts[label].update(word for word in WORD.findall(text.lower()) if word not in STOPWORDS)
+            found = [word for word in WORD.findall(text.lower()) if word not in STOPWORDS]
+            counts[label].update(found)
+            standing[label].update(set(found))
     total: Counter[str] = sum(counts, Counter())
     mean = int(sum(total.values()) / max(1, topics))
     named = []
-    for own in counts:
+    for own, documents in zip(counts, standing, strict=True):
         size = max(1, sum(own.values()))
-        scores = {word: count / size * math.log(1 + mean / total[word]) for word, count in own.items()}
+        common = {word: count for word, count in own.items() if documents[word] >= LEAST_DOCUMENTS}
+        scores = {word: count / size * math.log(1 + mean / total[word]) for word, count in common.items()}
         named.append(sorted(scores, key=lambda word: (-scores[word], word))[:WORDS])
     return named

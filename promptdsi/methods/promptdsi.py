@@ -148,8 +148,9 @@ class PromptDSI(NeuralMethod):
 
     def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         """Train the newest rows, which were added untrained, for the corpus they belong to."""
-        if self.model_.rows.docids[-len(corpus) :] != [document.docid for document in corpus.documents]:
-            raise ValueError(f"the newest rows are not those of {corpus.name}")
+        newest = self.model_.rows.docids[-len(self.model_.rows.blocks[-1]) :]
+        if other := {document.docid for document in corpus.documents} - set(newest):
+            raise ValueError(f"{min(other)!r} is not among the newest rows")
         self.model_.rows.learn_last()
         try:
             self.logs_.append(self._train_newest(corpus, progress))

@@ -112,8 +112,8 @@ def load_method(kind: type[Kind], folder: Path, device: str | None = None) -> Ki
     return assemble(kind, said["params"] | ({"device": device} if device else {}), learned)
 
 
-def to_bytes(tensors: dict[str, Tensor]) -> bytes:
+def to_bytes(tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = None) -> bytes:
     """Tensors as a safetensors file, always the same bytes for the same tensors."""
     from safetensors.torch import save
 
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items() if tensor is not None})
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}, metadata)

@@ -136,8 +136,9 @@ def read_tokenizer(folder: Path) -> str:
 
 
 def encoder_from(config: EncoderConfig, weights: dict[str, torch.Tensor]) -> Encoder:
-    """An encoder from stored weights, without drawing random ones first."""
-    with torch.device("meta"):
+    """An encoder from stored weights."""
+    # Random weights are drawn and dropped: on the meta device nothing would be, but torch then imports sympy for a second.
+    with torch.random.fork_rng(devices=[]):
         encoder = Encoder(config)
     encoder.load_state_dict(weights, assign=True)
     return encoder.eval()

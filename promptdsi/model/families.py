@@ -124,6 +124,50 @@ def renamed(get: Callable[[str], Tensor], config: EncoderConfig) -> dict[str, Te
     return ours
 
 
+def library_weights(ours: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """The way back: our state dict under the library's names."""
+    names = next(names for family, names, _ in FAMILIES.values() if family == config.family)
+    theirs = {
+        "embeddings.word_embeddings.weight": ours["word.weight"],
+        "embeddings.position_embeddings.weight": ours["position.weight"],
+        "embeddings.LayerNorm.weight": ours["norm.weight"],
+        "embeddings.LayerNorm.bias": ours["norm.bias"],
+    }
+    if config.family != "mpnet":  # the one token type is in the positions already
+        theirs["embeddings.token_type_embeddings.weight"] = torch.zeros(1, config.width)
+    if config.relative_buckets:
+        theirs["encoder.relative_attention_bias.weight"] = ours["relative.weight"]
+    for number in range(config.layers):
+        layer, here = f"encoder.layer.{number}.", f"layers.{number}."
+        for part in ("weight", "bias"):
+            for side, piece in zip(("query", "key", "value"), ours[f"{here}query_key_value.{part}"].chunk(3), strict=True):
+                theirs[f"{layer}{names[side]}.{part}"] = piece.contiguous()
+            for name in ("attention_out", "attention_norm", "up", "down", "output_norm"):
+                theirs[f"{layer}{names[name]}.{part}"] = ours[f"{here}{name}.{part}"]
+    return theirs
+
+
+def library_config(config: EncoderConfig) -> dict[str, Any]:
+    """Our configuration as the library's `config.json`."""
+    classes = {"bert": "BertModel", "roberta": "RobertaModel", "mpnet": "MPNetModel"}
+    return {
+        "architectures": [classes[config.family]],
+        "model_type": config.family,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "intermediate_size": config.feed_forward,
+        "vocab_size": config.vocabulary,
+        "max_position_embeddings": config.positions,
+        "pad_token_id": config.pad_id,
+        "layer_norm_eps": config.norm_eps,
+        "hidden_act": config.activation,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "type_vocab_size": 1,
+    } | ({"relative_attention_num_buckets": config.relative_buckets} if config.relative_buckets else {})
+
+
 def read_pooling(folder: Path) -> str:
     """How the model was trained to be read: `mean` if its sentence-transformers settings say so, else `first`."""
     path = folder / "1_Pooling" / "config.json"

@@ -24,7 +24,7 @@ class Top(NamedTuple):
 
 
 class Rows(nn.Module):
-    """All rows of an index in order of arrival. A docid that was deleted and added again has two; the later one counts."""
+    """All rows of an index in order of arrival. A docid that was deleted and added again has two; the living one counts."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,12 +43,14 @@ class Rows(nn.Module):
         """Freeze what is there and append a block that learns, from its starting vectors (n, D)."""
         if len(docids) != len(start) or start.shape[1:] != (self.width,):
             raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
-        present = [docid for docid in docids if docid in self.row_of and self.row_of[docid] not in self.dead]
+        arriving = {docid: number for number, docid in enumerate(docids, len(self.docids))}
+        living = {docid for docid in docids if docid in self.row_of and self.row_of[docid] not in self.dead}
+        present = [docid for docid in living if arriving[docid] not in self.dead]
         twice = [docid for docid, count in Counter(docids).items() if count > 1]
         if present or twice:
-            raise ValueError(f"docid {(present + twice)[0]!r} is there already")
+            raise ValueError(f"docid {min(present + twice)!r} is there already")
         self.freeze()
-        self.row_of.update({docid: number for number, docid in enumerate(docids, len(self.docids))})
+        self.row_of.update({docid: number for docid, number in arriving.items() if docid not in living})
         self.docids.extend(docids)
         self.blocks.append(nn.Parameter(start))
         self._order = None

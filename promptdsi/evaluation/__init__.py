@@ -1,0 +1,1 @@
+"""How well a method finds: metrics by name, per query, with intervals."""

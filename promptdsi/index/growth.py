@@ -1,0 +1,234 @@
+"""How an index grows: create, add, tune. Each learns, writes blobs, measures, and only then commits a generation.
+
+Nothing of an earlier corpus is opened while learning but ids, rows, prompts, tokenizer and encoder. Probes are opened after
+the new blobs are on disk: what was learned cannot depend on them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.evaluation.asking import ask, questions
+from promptdsi.evaluation.metrics import values
+from promptdsi.index.drift import measure_drift
+from promptdsi.index.entries import put_entry, put_prompts, stored_corpus
+from promptdsi.index.ids import content_of
+from promptdsi.index.lock import writing
+from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.purge import finish_purge
+from promptdsi.index.report import Report, Work, estimate
+from promptdsi.index.snapshot import check_learned, ids_of, living_ids, method_of
+from promptdsi.index.store import WORK, Store
+from promptdsi.learning.examples import asked_of
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.storage import to_bytes
+from promptdsi.model.backbone import load_backbone
+from promptdsi.progress import Progress, silent
+
+MACHINE = ("device", "offline")  # parameters of the machine, not of the index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to create or add. `announce` is told what will happen before anything is learned."""
+
+    name: str | None = None
+    store: str = "text"
+    keep_probes: int = 0
+    keep_queries: bool = False
+    fast: bool = False
+    update: bool = False
+    max_drift: float | None = None
+    device: str = "auto"
+    progress: Progress = silent
+    announce: Callable[[Work], None] = lambda work: None
+
+
+def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
+    """Learn D0 and commit generation 1. Interrupted, the same call goes on from its checkpoint."""
+    started = time.monotonic()
+    store.check_new()
+    name = _name(corpus, options)
+    _check_probes(corpus, options)
+    held = dict(method.get_params())
+    # A throw-away model measures the machine's speed: training starts from the backbone itself.
+    method.start(load_backbone(method.backbone, offline=method.offline))
+    options.announce(estimate(method, corpus, first=True, train=True))
+    store.begin()
+    with writing(store.folder):
+        store.clean_unfinished()
+        try:
+            method.fit(corpus, checkpoint=store.folder / WORK, progress=options.progress)
+        except (PromptDSIError, OSError):
+            store.abandon()
+            raise
+        entry = put_entry(store, corpus, method, since=1, options=options)
+        manifest = Manifest(
+            number=1,
+            parent=None,
+            kind="create",
+            time=now(),
+            method=method.name,
+            params={key: value for key, value in held.items() if key not in MACHINE},
+            config=method.model_.encoder.config.to_json(),
+            encoder=store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
+            tokenizer=store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
+            store=options.store,
+            facts=_facts(method),
+            prompts=put_prompts(store, {}, method.model_.strategy.state()),
+            corpora=(replace(entry, name=name),),
+        )
+        report = _measured(method, corpus, Report(1, "create", name, added=len(corpus)), options.progress)
+        report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
+        store.commit(replace(manifest, event=report.event()))
+    return report
+
+
+def add(store: Store, corpus: Corpus, options: Options) -> Report:
+    """Learn the next corpus and commit a generation; documents the index holds already cost nothing."""
+    started = time.monotonic()
+    with writing(store.folder):
+        parent = _ready(store)
+        new, replaced = _sort_out(store, parent, corpus, options)
+        report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
+        if not len(new):
+            return report
+        name = _name(corpus, options)
+        if name in {entry.name for entry in parent.corpora}:
+            raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
+        _check_probes(new, options)
+        if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
+            raise UsageError("--max-drift needs probe queries to measure with: none were kept; see --keep-probes")
+        method = method_of(store, parent, device=options.device)
+        options.announce(estimate(method, new, first=False, train=not options.fast))
+        method.model_.rows.dead |= replaced
+        method.add(new, train=not options.fast, progress=options.progress)
+        number = parent.number + 1
+        manifest = replace(
+            parent,
+            number=number,
+            parent=parent.number,
+            kind="add",
+            time=now(),
+            facts=_facts(method),
+            prompts=put_prompts(store, parent.prompts, method.model_.strategy.state()),
+            corpora=(*parent.corpora, replace(put_entry(store, new, method, since=number, options=options), name=name)),
+            tombstones=tuple(sorted({*parent.tombstones, *replaced})),
+            erase={},
+        )
+        report = replace(report, generation=number, corpus=name, added=len(new), updated=len(replaced))
+        report = _measured(method, new, report, options.progress)
+        report = replace(report, drift=measure_drift(store, parent, method, device=options.device))
+        _refuse_drift(store, report, options.max_drift)
+        report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
+        store.commit(replace(manifest, event=report.event()))
+    return report
+
+
+def tune(store: Store, options: Options) -> list[Report]:
+    """Train every corpus that was added fast, from what the index stored of it; one generation each."""
+    reports = []
+    with writing(store.folder):
+        parent = _ready(store)
+        for number in [place for place, entry in enumerate(parent.corpora) if entry.fast]:
+            started = time.monotonic()
+            entry = parent.corpora[number]
+            corpus = stored_corpus(store, parent, number)
+            method = method_of(store, parent, device=options.device, last=number)
+            options.announce(estimate(method, corpus, first=False, train=True))
+            method.tune(corpus, progress=options.progress)
+            rows = store.blobs.put(to_bytes({"rows": method.model_.rows.blocks[-1]}), "safetensors")
+            corpora = list(parent.corpora)
+            corpora[number] = replace(entry, rows=rows, fast=False)
+            manifest = replace(
+                parent,
+                number=parent.number + 1,
+                parent=parent.number,
+                kind="tune",
+                time=now(),
+                facts=_facts(method),
+                prompts=put_prompts(store, parent.prompts, method.model_.strategy.state()),
+                corpora=tuple(corpora),
+                erase={},
+            )
+            report = _measured(method, corpus, Report(manifest.number, "tune", entry.name), options.progress)
+            report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=entry.name))
+            _refuse_drift(store, report, options.max_drift)
+            report = replace(report, seconds=time.monotonic() - started)
+            store.commit(replace(manifest, event=report.event()))
+            parent = store.manifest()
+            reports.append(report)
+    return reports
+
+
+def _ready(store: Store) -> Manifest:
+    """The current generation, checked as far as learning reads it, with everything a crash left behind removed."""
+    manifest = finish_purge(store, store.manifest())
+    check_learned(store, manifest)
+    store.clean()
+    return manifest
+
+
+def _sort_out(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, set[int]]:
+    """The documents that are new, and the rows of those that are replaced. Same docid and content: nothing to do."""
+    here = living_ids(parent, ids_of(store, parent))
+    marks = {document.docid: content_of(document) for document in corpus.documents}
+    changed = [docid for docid, mark in marks.items() if docid in here and here[docid][1] != mark]
+    if changed and not options.update:
+        others = f" and {len(changed) - 1:,} others" if len(changed) > 1 else ""
+        raise DataError(
+            f"the document {changed[0]!r}{others} of {corpus.name} is in the index with other content; replace it with --update",
+            path=store.folder,
+        )
+    new = {docid for docid in marks if docid not in here} | set(changed)
+    return corpus.only(new), {here[docid][0] for docid in changed}
+
+
+def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progress) -> Report:
+    """Dev Hits@10 where there are dev queries, and the documents none of whose own queries finds them in ten."""
+    dev = ask(method, questions(corpus, "dev"))
+    found = float(values("Hits@10", dev.judged).mean()) if dev.judged else None
+    report = replace(report, dev_hits10=found, dev_queries=len(dev.judged), cut=method.cut_documents_)
+    if report.fast:
+        return report
+    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed)
+    rows = method.model_.rows
+    with torch.no_grad():
+        vectors = method.encode([one.text for one in asked], progress=progress)
+        ranks = rows.ranks(vectors, rows.numbers([one.docid for one in asked]).to(vectors.device)).tolist()
+    best = {one.docid: rank for one, rank in sorted(zip(asked, ranks, strict=True), key=lambda pair: -pair[1])}
+    return replace(report, queries=len(asked), unfindable=[docid for docid, rank in best.items() if rank > 10])
+
+
+def _refuse_drift(store: Store, report: Report, bound: float | None) -> None:
+    if bound is not None and report.drift is not None and report.drift.fall > bound:
+        store.clean()
+        raise PromptDSIError(
+            f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
+            f"more than --max-drift {bound}: nothing was committed, the index is as it was"
+        )
+
+
+def _check_probes(corpus: Corpus, options: Options) -> None:
+    if options.keep_probes and not corpus.pairs("dev", kinds=("annotated",)):
+        raise UsageError(f"--keep-probes {options.keep_probes} but {corpus.name} has no dev queries to keep")
+
+
+def _name(corpus: Corpus, options: Options) -> str:
+    name = options.name if options.name is not None else corpus.name
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise UsageError(f"a corpus needs a name of 1 to 200 printable characters, not {name[:50]!r}; give one with --name")
+    return name
+
+
+def _facts(method: PromptDSI) -> dict[str, Any]:
+    """What the method knows beside weights. The topic of each document is left out: only words of many documents are kept."""
+    facts = method.facts()
+    return facts | {"topics": {"words": facts["topics"]["words"]} if facts.get("topics") else None}

@@ -1,0 +1,145 @@
+"""Hits: what a search returns, and why each document is where it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from promptdsi.errors import UsageError
+from promptdsi.index.snapshot import Snapshot
+from promptdsi.methods.method import check_k
+from promptdsi.model.dsi import Encoded
+
+SNIPPET = 180  # characters
+READ = 20_000  # characters of a text that a snippet is looked for in
+WORD = re.compile(r"\w+")
+
+
+class Why(NamedTuple):
+    """Why a document stands where it does.
+
+    `prompt` is the number of the prompt the query chose and `similarity` its key's cosine (`topic`: the words of that
+    prompt's topic); `rank_without` and `score_without` are the document's without any prompt; `query` is the kept query of
+    this document nearest to the one asked; `newer` lists documents of later generations that stand before it.
+    """
+
+    prompt: int | None
+    similarity: float | None
+    topic: list[str]
+    rank_without: int
+    score_without: float
+    query: str | None
+    query_similarity: float | None
+    newer: list[str]
+
+
+class Hit(NamedTuple):
+    """One document found. `corpus` and `since` say what it arrived with and in which generation."""
+
+    rank: int
+    docid: str
+    score: float
+    title: str
+    snippet: str
+    corpus: str
+    since: int
+    why: Why | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        said = self._asdict()
+        why = said.pop("why")
+        return said | ({"why": why._asdict()} if why else {})
+
+
+def search(snapshot: Snapshot, queries: Sequence[str], *, k: int, explain: bool = False) -> list[list[Hit]]:
+    """The k best documents of each query, ties by docid."""
+    check_k(k)
+    for query in queries:
+        if not isinstance(query, str) or not query.strip():
+            raise UsageError("a query is empty: give a few words to look for")
+    if not queries:
+        return []
+    method = snapshot.method
+    vectors = method.encode(queries)
+    found = method.model_.rows.top(vectors, k)
+    answers = []
+    for query, vector, rows, scores in zip(queries, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
+        hits = [_hit(snapshot, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
+        answers.append(_explained(snapshot, query, vector, rows, hits) if explain else hits)
+    return answers
+
+
+def _hit(snapshot: Snapshot, query: str, rank: int, row: int, score: float) -> Hit:
+    entry = snapshot.place(row).entry
+    document = snapshot.document(row)
+    title, text = (document.title, snippet(document.text, query)) if document else ("", "")
+    return Hit(rank, snapshot.method.model_.rows.docids[row], score, title, text, entry.name, entry.since)
+
+
+@torch.no_grad()
+def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], hits: list[Hit]) -> list[Hit]:
+    if not hits:
+        return hits
+    method = snapshot.method
+    ids = method.tokenizer_.encode([query], max_tokens=method.max_tokens).ids
+    encoded: Encoded = method.model_(method.tokenizer_.pad(ids, vector.device))
+    chosen, close = encoded.selection.ids, encoded.selection.similarity
+    prompt = int(chosen[0]) if chosen is not None else None
+    words = method.topics_.words if method.topics_ and method.model_.strategy.wants_topics else []
+    topic = words[prompt] if prompt is not None and prompt < len(words) else []
+    plain = method.encode([query], prompted=False)  # (1, D)
+    table = method.model_.rows
+    targets = torch.tensor(rows, device=plain.device)
+    ranks = table.ranks(plain.expand(len(rows), -1), targets).tolist()
+    scores = [float(plain[0] @ _row(snapshot, row)) for row in rows]
+    explained = []
+    for place, (hit, row) in enumerate(zip(hits, rows, strict=True)):
+        nearest = _nearest(snapshot, row, hit.docid, vector)
+        newer = [other.docid for other in hits[:place] if other.since > hit.since]
+        similarity = float(close[0]) if close is not None else None
+        explained.append(hit._replace(why=Why(prompt, similarity, topic, ranks[place], scores[place], *nearest, newer)))
+    return explained
+
+
+def _row(snapshot: Snapshot, row: int) -> Tensor:
+    place = snapshot.place(row)
+    block: Tensor = snapshot.method.model_.rows.blocks[place.number]
+    return block[place.place]
+
+
+def _nearest(snapshot: Snapshot, row: int, docid: str, vector: Tensor) -> tuple[str | None, float | None]:
+    """The kept query of a document nearest to the one asked, where the owner kept any."""
+    kept = [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number) if one["docid"] == docid]
+    if not kept:
+        return None, None
+    vectors = snapshot.method.encode(kept)
+    close = torch.nn.functional.cosine_similarity(vectors, vector[None])
+    best = int(close.argmax())
+    return kept[best], float(close[best])
+
+
+def snippet(text: str, query: str, width: int = SNIPPET) -> str:
+    """The stretch of a text with most words of the query, cut at words.
+
+    Examples
+    --------
+    >>> snippet("Tea is brewed with water. Coffee is ground first, then brewed slowly.", "ground coffee", 30)
+    '… Coffee is ground first, then …'
+    """
+    text = " ".join(text[:READ].split())
+    if len(text) <= width:
+        return text
+    wanted = {word for word in WORD.findall(query.lower()) if len(word) > 2}
+    found = [(match.start(), match[0].lower()) for match in WORD.finditer(text) if match[0].lower() in wanted]
+    best = max(found, key=lambda start: (len({word for at, word in found if 0 <= at - start[0] < width}), -start[0]), default=(0, ""))
+    sentence = text.rfind(". ", 0, best[0] + 1)
+    first = sentence + 2 if sentence >= 0 else 0
+    if best[0] - first > width // 3:
+        first = text.rfind(" ", 0, max(0, best[0] - width // 6)) + 1
+    last = len(text) if first + width >= len(text) else text.rfind(" ", first + 1, first + width + 1)
+    last = first + width if last <= first else last
+    return ("… " if first else "") + text[first:last].strip() + (" …" if last < len(text) else "")

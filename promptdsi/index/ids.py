@@ -1,0 +1,41 @@
+"""The `ids` blob of a corpus: the docid of each row and the sha256 of its content, so that learning needs no document."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from promptdsi.corpus.records import Document
+
+
+class Ids(NamedTuple):
+    """By place in the corpus; None where the document was purged."""
+
+    docids: list[str | None]
+    contents: list[str | None]
+
+    @classmethod
+    def of(cls, documents: Sequence[Document]) -> Ids:
+        return cls([document.docid for document in documents], [content_of(document) for document in documents])
+
+    @classmethod
+    def from_json(cls, value: Any) -> Ids:
+        return cls(value["docids"], value["contents"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"docids": self.docids, "contents": self.contents}
+
+    def without(self, places: set[int]) -> Ids:
+        """The same with some documents' marks erased; the others keep their places."""
+        return Ids(
+            [None if place in places else docid for place, docid in enumerate(self.docids)],
+            [None if place in places else content for place, content in enumerate(self.contents)],
+        )
+
+
+def content_of(document: Document) -> str:
+    """What makes two documents of one docid equal: title, text and metadata."""
+    metadata = json.dumps(dict(document.metadata), ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(f"{document.title}\0{document.text}\0{metadata}".encode()).hexdigest()

@@ -1,0 +1,139 @@
+"""A manifest: everything one generation is, as JSON that carries its own checksum."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from promptdsi.errors import DataError
+
+FORMAT = 1
+PARTS = ("rows", "ids", "documents", "probes", "queries")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A corpus in a generation: its blobs, in the order of its rows."""
+
+    name: str
+    since: int  # the generation it arrived in
+    count: int  # rows, deleted ones included
+    rows: str
+    ids: str
+    documents: str | None = None  # None where the owner stores nothing of the documents
+    probes: str | None = None
+    queries: str | None = None
+    fast: bool = False  # added without training
+
+    def blobs(self) -> Iterator[str]:
+        yield from (name for part in PARTS if (name := getattr(self, part)) is not None)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One generation. `facts` is what the method learned beside weights; `event` says what made this generation, in figures."""
+
+    number: int
+    parent: int | None
+    kind: str
+    time: str
+    method: str
+    params: dict[str, Any]
+    config: dict[str, Any]
+    encoder: str
+    tokenizer: str
+    store: str
+    facts: dict[str, Any]
+    prompts: dict[str, str]  # name of a tensor → the blob that holds it
+    corpora: tuple[Entry, ...]
+    tombstones: tuple[int, ...] = ()
+    event: dict[str, Any] = field(default_factory=dict)
+    erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → what takes their place
+    sizes: dict[str, int] = field(default_factory=dict)
+    format: int = FORMAT
+    written_by: str = ""
+
+    def blobs(self) -> set[str]:
+        """Every blob this generation needs."""
+        return {self.encoder, self.tokenizer, *self.prompts.values(), *(name for entry in self.corpora for name in entry.blobs())}
+
+    @property
+    def rows(self) -> int:
+        return sum(entry.count for entry in self.corpora)
+
+    @property
+    def documents(self) -> int:
+        """Documents that can be found."""
+        return self.rows - len(self.tombstones)
+
+    def firsts(self) -> list[int]:
+        """The row number at which each corpus begins."""
+        firsts, first = [], 0
+        for entry in self.corpora:
+            firsts.append(first)
+            first += entry.count
+        return firsts
+
+    def renamed(self, new: dict[str, str]) -> Manifest:
+        """The same generation with other blobs in the place of some."""
+        corpora = []
+        for entry in self.corpora:
+            parts = {part: getattr(entry, part) for part in PARTS}
+            corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
+        return replace(self, corpora=tuple(corpora))
+
+    def to_bytes(self) -> bytes:
+        return sealed(asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        said = unsealed(path)
+        try:
+            corpora = tuple(Entry(**entry) for entry in said.pop("corpora"))
+            made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"])})
+        except (TypeError, KeyError) as error:
+            raise DataError(f"is no manifest ({error}); run `promptdsi verify`", path=path) from None
+        return made
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def sealed(value: dict[str, Any]) -> bytes:
+    """JSON with the sha256 of the rest as its last field."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1)
+    return (json.dumps({"content": value, "sha256": _digest(text)}, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode("utf-8")
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """The content of a sealed file; DataError if a byte of it has changed or a newer release wrote it."""
+    if path.is_symlink():
+        raise DataError("is a link; an index holds its own files only", path=path)
+    if not path.is_file():
+        raise DataError("is missing; restore it from a copy", path=path)
+    raw = path.read_bytes()
+    try:
+        said = json.loads(raw)
+        content = said["content"]
+        newer = int(content.get("format", 0)) > FORMAT
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError("is damaged (not readable as JSON); restore it from a copy", path=path) from None
+    if newer:
+        raise DataError(
+            f"was written by promptdsi {content.get('written_by')} in format {content['format']}, "
+            f"this release reads up to format {FORMAT}: install promptdsi {content.get('written_by')} or newer",
+            path=path,
+        )
+    if sealed(content) != raw:
+        raise DataError("is damaged (sha256 differs); restore it from a copy", path=path)
+    return dict(content)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -1,0 +1,98 @@
+"""Hiding and going back: delete, undelete, rollback. Each is a new manifest over the same blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from promptdsi.errors import DataError, UsageError
+from promptdsi.index.lock import writing
+from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.purge import finish_purge
+from promptdsi.index.snapshot import ids_of
+from promptdsi.index.store import Store
+
+
+def delete(store: Store, docids: Sequence[str]) -> Manifest:
+    """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
+    with writing(store.folder):
+        parent = _ready(store)
+        rows = rows_by_docid(store, parent)
+        gone = set(parent.tombstones)
+        for docid in docids:
+            _known(store, rows, docid)
+        hidden = {row for docid in docids for row in rows[docid] if row not in gone}
+        if not hidden:
+            raise DataError(f"{docids[0]!r} is deleted already", path=store.folder)
+        return _commit(store, parent, "delete", {*gone, *hidden}, {"documents": len(hidden)})
+
+
+def undelete(store: Store, docids: Sequence[str]) -> Manifest:
+    """Show documents again that were deleted and not purged: the last version of each."""
+    with writing(store.folder):
+        parent = _ready(store)
+        rows = rows_by_docid(store, parent)
+        gone = set(parent.tombstones)
+        for docid in docids:
+            _known(store, rows, docid)
+            if not gone.issuperset(rows[docid]):
+                raise DataError(f"{docid!r} is not deleted", path=store.folder)
+        shown = {rows[docid][-1] for docid in docids}
+        return _commit(store, parent, "undelete", gone - shown, {"documents": len(shown)})
+
+
+def rollback(store: Store, to: int | None = None) -> Manifest:
+    """Go back: a new generation that equals an earlier one. Nothing is lost; going forward again is another rollback."""
+    with writing(store.folder):
+        parent = _ready(store)
+        target = to if to is not None else parent.parent
+        if target is None or target == parent.number:
+            raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
+        state = store.manifest(target)
+        for name in sorted(state.blobs()):
+            store.blobs.check(name, state.sizes[name])
+        number = parent.number + 1
+        made = replace(state, number=number, parent=parent.number, kind="rollback", time=now(), event={"to": target}, erase={})
+        store.commit(made)
+        return made
+
+
+def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
+    """Every row of each docid, oldest first: a document that was replaced has several."""
+    found: dict[str, list[int]] = {}
+    row = 0
+    for ids in ids_of(store, manifest):
+        for docid in ids.docids:
+            if docid is not None:
+                found.setdefault(docid, []).append(row)
+            row += 1
+    return found
+
+
+def _ready(store: Store) -> Manifest:
+    manifest = finish_purge(store, store.manifest())
+    for entry in manifest.corpora:
+        store.blobs.check(entry.ids, manifest.sizes[entry.ids])
+    store.clean()
+    return manifest
+
+
+def _known(store: Store, rows: dict[str, list[int]], docid: str) -> None:
+    if docid not in rows:
+        raise DataError(f"holds no document {docid!r}", path=store.folder)
+
+
+def _commit(store: Store, parent: Manifest, kind: str, tombstones: set[int], event: dict[str, Any]) -> Manifest:
+    made = replace(
+        parent,
+        number=parent.number + 1,
+        parent=parent.number,
+        kind=kind,
+        time=now(),
+        tombstones=tuple(sorted(tombstones)),
+        event=event,
+        erase={},
+    )
+    store.commit(made)
+    return made

@@ -1,0 +1,112 @@
+"""What create, add and tune say: before, how much work there is; afterwards, what was learned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.learning.examples import asked_of
+from promptdsi.methods.neural import whole_text
+from promptdsi.methods.promptdsi import PromptDSI
+
+CHARACTERS_PER_TOKEN = 4.5
+BACKWARD = 3.2  # a training step costs this many forward passes
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is about to happen."""
+
+    documents: int
+    queries: int
+    generated: int  # of the queries, those we wrote ourselves
+    cut: int  # documents longer than the model may read, about
+    seconds: float
+    bytes: int
+
+
+class Drift(NamedTuple):
+    """Hits@10 on the probe queries of earlier corpora, before and after."""
+
+    before: float
+    after: float
+    n: int
+
+    @property
+    def fall(self) -> float:
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a command did to the index."""
+
+    generation: int
+    kind: str
+    corpus: str
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    queries: int = 0
+    cut: int = 0
+    fast: bool = False
+    seconds: float = 0.0
+    dev_hits10: float | None = None
+    dev_queries: int = 0
+    unfindable: list[str] = field(default_factory=list)
+    drift: Drift | None = None
+    probes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"drift": drift_json(self.drift)}
+
+    def event(self) -> dict[str, Any]:
+        """What the manifest keeps: figures, never a docid; dev figures are not stored."""
+        figures = {"corpus": self.corpus, "added": self.added, "updated": self.updated, "queries": self.queries, "fast": self.fast}
+        return figures | {"seconds": round(self.seconds, 1), "drift": drift_json(self.drift)}
+
+
+def drift_json(drift: Drift | None) -> dict[str, float] | None:
+    return drift._asdict() | {"fall": drift.fall} if drift else None
+
+
+def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> Work:
+    """Documents, queries, and about how long and how much memory: from the speed of a few texts, read now."""
+    annotated = first or method.new_corpus_queries == "gen+train"
+    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed, annotated=annotated)
+    given = {pair.query.text for pair in corpus.pairs("train")}
+    limit = method.document_tokens * method.document_windows
+    document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
+    query_tokens = sum(min(2 + len(one.text) / CHARACTERS_PER_TOKEN, method.max_tokens) for one in asked)
+    forward = sum(min(tokens, limit) for tokens in document_tokens) / _tokens_per_second(method, [one.text for one in asked[:32]])
+    each = query_tokens / _tokens_per_second(method, [one.text for one in asked[:32]])
+    width, rows = method.model_.rows.width, len(method.model_.rows) + len(corpus)
+    seconds, held = forward, 4 * sum(weight.numel() for weight in method.model_.encoder.parameters())
+    if first:
+        seconds += each * BACKWARD * method.fit_epochs
+        held = 4 * held + 16 * rows * width + 4 * 2 * method.batch_size * rows
+    elif train:
+        epochs = method.add_epochs
+        steps = epochs * len(asked) / method.batch_size
+        products = 6 * width * (method.batch_size * len(corpus) + method.stand_ins * rows) * steps / 5e10
+        seconds += each + products if method.prompts == "none" else each * BACKWARD * epochs + products
+        held += 4 * rows * width + 4 * len(asked) * width + 4 * 2 * (method.batch_size + method.stand_ins) * rows
+    cut = sum(tokens > limit for tokens in document_tokens)
+    return Work(len(corpus), len(asked), sum(one.text not in given for one in asked), cut, seconds, held + 600_000_000)
+
+
+def _tokens_per_second(method: PromptDSI, texts: list[str]) -> float:
+    """The encoder's speed on these texts, the first time not counted."""
+    ids = method.tokenizer_.encode(texts or ["how fast"], max_tokens=method.max_tokens).ids
+    tokens = method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)
+    seconds = 0.0
+    with torch.no_grad():
+        for _ in range(2):
+            started = time.perf_counter()
+            method.model_.unprompted(tokens)
+            seconds = time.perf_counter() - started
+    return sum(len(one) for one in ids) / max(seconds, 1e-9)

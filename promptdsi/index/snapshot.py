@@ -1,0 +1,164 @@
+"""One generation, opened: the method assembled from its blobs, and where each row came from.
+
+Learning opens `learned_from` only: encoder, tokenizer, rows, ids, prompts. Documents, probes and kept queries are reached
+through other doors, which learning does not use.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from promptdsi.corpus.records import Document
+from promptdsi.errors import DataError, UsageError
+from promptdsi.index.documents import Documents
+from promptdsi.index.ids import Ids
+from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.store import Store
+from promptdsi.methods import methods
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.storage import Block, Learned, assemble
+from promptdsi.model.encoder import EncoderConfig
+
+
+class Place(NamedTuple):
+    """Where a row stands: its corpus and its place in it."""
+
+    entry: Entry
+    number: int  # of the corpus
+    place: int
+
+
+def kind_of(name: str) -> type[PromptDSI]:
+    """A method an index can hold: one whose encoder is frozen, so that old rows stay right."""
+    found = methods().get(name)
+    if found is None:
+        raise UsageError(f"no method {name!r}; there are {', '.join(methods())}")
+    if not issubclass(found, PromptDSI):
+        raise UsageError(f"an index cannot hold {name}: only promptdsi and rows keep the encoder and all old rows as they are")
+    return found
+
+
+def check_learned(store: Store, manifest: Manifest) -> None:
+    """Check what learning reads: every blob but documents, probes and queries."""
+    names = {manifest.encoder, manifest.tokenizer, *manifest.prompts.values()}
+    for name in sorted(names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)}):
+        store.blobs.check(name, manifest.sizes[name])
+
+
+def check_everything(store: Store, manifest: Manifest) -> None:
+    for name in sorted(manifest.blobs()):
+        store.blobs.check(name, manifest.sizes[name])
+
+
+def ids_of(store: Store, manifest: Manifest) -> list[Ids]:
+    """Docids and content marks of every corpus."""
+    return [Ids.from_json(store.blobs.json(entry.ids)) for entry in manifest.corpora]
+
+
+def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
+    """The method of a generation. `last` names a corpus whose rows stand behind all others, so that they can learn."""
+    order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
+    ids, firsts = ids_of(store, manifest), manifest.firsts()
+    blocks: list[Block] = []
+    numbers: list[int] = []
+    for number in order:
+        entry = manifest.corpora[number]
+        rows = store.blobs.tensors(entry.rows)["rows"]
+        if tuple(rows.shape) != (entry.count, manifest.config["width"]) or len(ids[number].docids) != entry.count:
+            raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
+        numbers += range(firsts[number], firsts[number] + entry.count)
+        # A purged row has no docid; it is dead, and a name nobody can ask for keeps its place.
+        names = [docid or f"\0{firsts[number] + place}" for place, docid in enumerate(ids[number].docids)]
+        blocks.append(Block(names, rows))
+    gone = set(manifest.tombstones)
+    held = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
+    learned = Learned(
+        EncoderConfig(**manifest.config),
+        store.blobs.tensors(manifest.encoder),
+        store.blobs.text(manifest.tokenizer),
+        blocks,
+        {place for place, number in enumerate(numbers) if number in gone},
+        {name: held[blob][name] for name, blob in manifest.prompts.items()},
+        manifest.facts,
+    )
+    return assemble(kind_of(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
+
+
+class Snapshot:
+    """A generation opened for searching. Any number of threads may use it; it never writes."""
+
+    def __init__(self, store: Store, manifest: Manifest, *, check: bool = True, device: str = "auto") -> None:
+        if check:
+            check_everything(store, manifest)
+        self.store, self.manifest = store, manifest
+        self.method = method_of(store, manifest, device=device)
+        self.firsts = manifest.firsts()
+        self._documents: dict[int, Documents] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def row_of(self) -> dict[str, int]:
+        return self.method.model_.rows.row_of
+
+    def living(self, docid: str) -> int | None:
+        """The row of a document that can be found."""
+        row = self.row_of.get(docid)
+        return None if row is None or row in self.method.model_.rows.dead else row
+
+    def place(self, row: int) -> Place:
+        number = bisect.bisect_right(self.firsts, row) - 1
+        return Place(self.manifest.corpora[number], number, row - self.firsts[number])
+
+    def document(self, row: int) -> Document | None:
+        """What is stored of a row's document: None where nothing is."""
+        entry, number, place = self.place(row)
+        if entry.documents is None:
+            return None
+        with self._lock:
+            if number not in self._documents:
+                self._documents[number] = Documents(self._path(entry.documents, number))
+            return self._documents[number].get(place)
+
+    def kept_queries(self, number: int) -> list[dict[str, Any]]:
+        """The train queries the owner chose to keep of a corpus."""
+        name = self.manifest.corpora[number].queries
+        return self.store.blobs.json(self._path(name, number, "queries").name) if name else []
+
+    def _path(self, name: str, number: int, part: str = "documents") -> Any:
+        with contextlib.suppress(DataError):
+            return self.store.blobs.path(name)
+        # A purge has replaced the blob since this generation was opened; its manifest then leads to the new one.
+        again = self.store.manifest(self.manifest.number).corpora[number]
+        return self.store.blobs.path(getattr(again, part) or name)
+
+    def close(self) -> None:
+        for documents in self._documents.values():
+            documents.close()
+        self._documents.clear()
+
+
+def open_snapshot(store: Store, *, at: int | None = None, check: bool = True, device: str = "auto") -> Snapshot:
+    """Open a generation; if another process purges meanwhile, look again."""
+    manifest = store.manifest(at)
+    try:
+        return Snapshot(store, manifest, check=check, device=device)
+    except (DataError, FileNotFoundError):
+        again = store.manifest(at)
+        if again == manifest:
+            raise
+        return Snapshot(store, again, check=check, device=device)
+
+
+def living_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:
+    """Row and content mark of each document that can be found, by docid."""
+    gone, found, row = set(manifest.tombstones), {}, 0
+    for one in ids:
+        for docid, content in zip(one.docids, one.contents, strict=True):
+            if docid is not None and content is not None and row not in gone:
+                found[docid] = (row, content)
+            row += 1
+    return found

@@ -1,0 +1,123 @@
+"""Verify: every file against its checksum, and every generation against itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.index.documents import Documents
+from promptdsi.index.ids import Ids
+from promptdsi.index.manifest import Entry, Manifest, unsealed
+from promptdsi.index.purge import pending
+from promptdsi.index.store import FOLDERS, WORK, Store
+from promptdsi.progress import Progress, silent
+
+
+class Verified(NamedTuple):
+    """How much was looked at, and everything that is wrong, a sentence each."""
+
+    generations: int
+    blobs: int
+    bytes: int
+    problems: list[str]
+
+
+def verify(store: Store, *, progress: Progress = silent) -> Verified:
+    """Look at everything; what is wrong is listed, not raised. Nothing is written."""
+    current = store.current()
+    problems: list[str] = []
+    history = []
+    for number in range(1, current + 1):
+        try:
+            history.append(store.manifest(number))
+        except DataError as error:
+            problems.append(str(error))
+    sizes = {name: size for manifest in history for name, size in manifest.sizes.items()}
+    sound = set()
+    with progress("checking blobs", total=len(sizes), unit="blobs") as advance:
+        for name, size in sorted(sizes.items()):
+            try:
+                store.blobs.check(name, size)
+                sound.add(name)
+            except DataError as error:
+                problems.append(str(error))
+            advance(1)
+    for manifest in history:
+        if manifest.blobs() <= sound:
+            problems += [f"generation {manifest.number}: {problem}" for problem in _generation(store, manifest)]
+    for entry, width in {entry: manifest.config["width"] for manifest in history for entry in manifest.corpora}.items():
+        if sound.issuperset(entry.blobs()):
+            problems += [f"corpus {entry.name}: {problem}" for problem in _corpus(store, entry, width)]
+    problems += list(_weights(store, history, sound)) + list(_others(store, history))
+    return Verified(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
+
+
+def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
+    gone, row = set(manifest.tombstones), 0
+    living: Counter[str] = Counter()
+    for entry in manifest.corpora:
+        for docid in Ids.from_json(store.blobs.json(entry.ids)).docids:
+            if docid is None and row not in gone:
+                yield f"row {row} has no docid and is not deleted"
+            if docid is not None and row not in gone:
+                living[docid] += 1
+            row += 1
+    if twice := [docid for docid, count in living.items() if count > 1]:
+        yield f"{len(twice)} docids stand for more than one document, {twice[0]!r} first"
+    if gone - set(range(row)):
+        yield f"rows are deleted that do not exist, {min(gone - set(range(row)))} first"
+    if row != manifest.rows:
+        yield f"{row} rows, but {manifest.rows} are said to be there"
+
+
+def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
+    rows = store.blobs.tensors(entry.rows).get("rows")
+    ids = Ids.from_json(store.blobs.json(entry.ids))
+    if rows is None or tuple(rows.shape) != (entry.count, width) or rows.dtype != torch.float32:
+        yield f"rows are not {entry.count} × {width} numbers"
+    elif not bool(torch.isfinite(rows).all()):
+        yield "rows hold NaN or Inf"
+    elif bool(rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any()):
+        yield "a purged document's row is not empty"
+    if len(ids.docids) != entry.count or len(ids.contents) != entry.count:
+        yield f"{len(ids.docids)} docids for {entry.count} rows"
+    if entry.documents is not None:
+        opened = Documents(store.blobs.path(entry.documents))
+        stored = {place: document.docid for place, document in opened}
+        opened.close()
+        if stored != {place: docid for place, docid in enumerate(ids.docids) if docid is not None}:
+            yield "the stored documents are not those of the rows"
+
+
+def _weights(store: Store, history: list[Manifest], sound: set[str]) -> Iterator[str]:
+    for name in sorted({name for manifest in history for name in (manifest.encoder, *manifest.prompts.values())} & sound):
+        for tensor_name, tensor in store.blobs.tensors(name).items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                yield f"blob {name}: {tensor_name} holds NaN or Inf"
+    for manifest in history:
+        if missing := [tensor for tensor, blob in manifest.prompts.items() if blob in sound and tensor not in store.blobs.tensors(blob)]:
+            yield f"generation {manifest.number}: the prompt {missing[0]} is not in its blob"
+
+
+def _others(store: Store, history: list[Manifest]) -> Iterator[str]:
+    for path in sorted((store.folder / "records").glob("*.json")):
+        try:
+            unsealed(path)
+        except DataError as error:
+            yield str(error)
+    if history and pending(store, history[-1]):
+        yield "a purge was cut off before it was done; run `promptdsi purge` again"
+        return
+    try:
+        strays = store.leftovers()
+    except PromptDSIError:
+        strays = []  # a manifest is damaged, so what it needs is not known; that has been said
+    for path in strays:
+        yield f"{path} belongs to no generation; the next write removes it"
+    for path in sorted(store.folder.iterdir()):
+        if path.name not in (*FOLDERS, "CURRENT", "lock", WORK) and not path.name.startswith("."):
+            yield f"{path} is no part of an index"
