@@ -64,4 +64,4 @@ soak: .venv/dev
 	$(BIN)/python tools/soak_readers.py
 
 clean:
-	rm -rf .venv build dist demo-stream .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage
+	rm -rf .venv build dist promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

@@ -33,7 +33,7 @@ def cli_page() -> str:
     from promptdsi.cli.main import COMMANDS
 
     parts = [HEAD, f"```\n{help_text()}\n```\n"]
-    parts += [f"## promptdsi {command.__name__}\n\n```\n{help_text(command.__name__)}\n```\n" for command in COMMANDS]
+    parts += [f"## promptdsi {command}\n\n```\n{help_text(command)}\n```\n" for command in COMMANDS]
     return "\n".join(parts)
 
 

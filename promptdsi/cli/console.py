@@ -6,12 +6,18 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.notes import ReadNotes
+from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
@@ -48,6 +54,15 @@ def _say_all(notes: ReadNotes, quiet: bool) -> None:
         say(sentence, quiet=quiet)
 
 
+def read_corpus(path: Path, *, on_error: str, max_unknown: int, quiet: bool) -> Corpus:
+    """A corpus from the command line, with everything worth saying about it said."""
+    if on_error not in ("stop", "skip"):
+        raise UsageError(f"--on-error {on_error}: expected stop or skip")
+    notes = ReadNotes()
+    with said(notes, quiet=quiet):
+        return Corpus.read(path, on_error=on_error, max_unknown=max_unknown, notes=notes)
+
+
 def progress_for(quiet: bool) -> Progress:
     return silent if quiet else shown
 
@@ -58,19 +73,24 @@ def print_json(value: Any) -> None:
 
 def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> None:
     """Rows as a table; numbers to the right, the last row set apart when it is a total."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     # Without a terminal, width is what the table needs: a file or a pipe has no right margin.
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for column, value in rows[0].items():
+    console.print(table_of(title, rows, total=total))
+
+
+def table_of(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    for column, value in rows[0].items() if rows else ():
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
     for number, row in enumerate(rows):
         last = total and number == len(rows) - 2
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()), end_section=last)
-    console.print(table)
+    return table
 
 
 def use_threads(threads: int | None) -> None:

@@ -15,10 +15,34 @@ from promptdsi import __version__
 from promptdsi.cli.backbone import backbone
 from promptdsi.cli.data import data
 from promptdsi.cli.demo import demo
+from promptdsi.cli.evaluate import evaluate
+from promptdsi.cli.history import export, info, log, verify
+from promptdsi.cli.learn import add, create, tune
 from promptdsi.cli.queries import queries
+from promptdsi.cli.remove import delete, purge, rollback, undelete
+from promptdsi.cli.search import get, search
 from promptdsi.errors import PromptDSIError, UsageError
 
-COMMANDS = (demo, data, queries, backbone)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "data": data,
+    "queries": queries,
+    "backbone": backbone,
+    "create": create,
+    "add": add,
+    "tune": tune,
+    "search": search,
+    "get": get,
+    "eval": evaluate,
+    "delete": delete,
+    "undelete": undelete,
+    "purge": purge,
+    "rollback": rollback,
+    "info": info,
+    "log": log,
+    "verify": verify,
+    "export": export,
+}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -39,14 +63,15 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(1) from None
         except OSError as error:
             raise typer.Exit(_fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(_fail("interrupted; run the same command again to go on", 130)) from None
+        except KeyboardInterrupt as stop:
+            what = f"interrupted; {stop}" if stop.args else "interrupted; run the same command again to go on"
+            raise typer.Exit(_fail(what, 130)) from None
 
     return run
 
 
-for command in COMMANDS:
-    app.command()(guarded(command))
+for name, command in COMMANDS.items():
+    app.command(name)(guarded(command))
 
 
 def _version(wanted: bool) -> None:

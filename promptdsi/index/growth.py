@@ -6,8 +6,9 @@ the new blobs are on disk: what was learned cannot depend on them.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
 
+AS_IT_WAS = "{} is as it was; run the same command again"
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
 
 
@@ -51,6 +53,15 @@ class Options:
     announce: Callable[[Work], None] = lambda work: None
 
 
+@contextlib.contextmanager
+def unharmed(said: str) -> Iterator[None]:
+    """Tell whoever interrupts how things stand."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(said) from None
+
+
 def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
     """Learn D0 and commit generation 1. Interrupted, the same call goes on from its checkpoint."""
     started = time.monotonic()
@@ -62,7 +73,8 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     method.start(load_backbone(method.backbone, offline=method.offline))
     options.announce(estimate(method, corpus, first=True, train=True))
     store.begin()
-    with writing(store.folder):
+    go_on = f"{store.folder} is not finished; run the same command again to go on"
+    with writing(store.folder), unharmed(go_on):
         store.clean_unfinished()
         try:
             method.fit(corpus, checkpoint=store.folder / WORK, progress=options.progress)
@@ -94,7 +106,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
 def add(store: Store, corpus: Corpus, options: Options) -> Report:
     """Learn the next corpus and commit a generation; documents the index holds already cost nothing."""
     started = time.monotonic()
-    with writing(store.folder):
+    with writing(store.folder), unharmed(AS_IT_WAS.format(store.folder)):
         parent = _ready(store)
         new, replaced = _sort_out(store, parent, corpus, options)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
@@ -135,7 +147,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
 def tune(store: Store, options: Options) -> list[Report]:
     """Train every corpus that was added fast, from what the index stored of it; one generation each."""
     reports = []
-    with writing(store.folder):
+    with writing(store.folder), unharmed(AS_IT_WAS.format(store.folder)):
         parent = _ready(store)
         for number in [place for place, entry in enumerate(parent.corpora) if entry.fast]:
             started = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import UsageError
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.methods.method import check_k
@@ -133,7 +134,7 @@ def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     text = " ".join(text[:READ].split())
     if len(text) <= width:
         return text
-    wanted = {word for word in WORD.findall(query.lower()) if len(word) > 2}
+    wanted = set(WORD.findall(query.lower())) - STOPWORDS
     found = [(match.start(), match[0].lower()) for match in WORD.finditer(text) if match[0].lower() in wanted]
     best = max(found, key=lambda start: (len({word for at, word in found if 0 <= at - start[0] < width}), -start[0]), default=(0, ""))
     sentence = text.rfind(". ", 0, best[0] + 1)

@@ -11,7 +11,7 @@ An `Index` answers from one generation, also while another process writes; `refr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -39,7 +39,8 @@ class Index:
     """A durable index, opened at one generation. `report` tells what the last create, add or tune did."""
 
     def __init__(self, store: Store, snapshot: Snapshot, *, pinned: bool = False, device: str = "auto") -> None:
-        self.store, self.snapshot, self.pinned, self.device = store, snapshot, pinned, device
+        self.store, self.pinned, self.device = store, pinned, device
+        self._snapshot: Snapshot | None = snapshot
         self.report: Report | None = None
 
     @classmethod
@@ -75,6 +76,13 @@ class Index:
         return cls(store, open_snapshot(store, at=at, check=check, device=device), pinned=at is not None, device=device)
 
     @property
+    def snapshot(self) -> Snapshot:
+        """The generation that answers. After a write of ours it is opened when next asked: writing itself opens no document."""
+        if self._snapshot is None:
+            self._snapshot = open_snapshot(self.store, device=self.device)
+        return self._snapshot
+
+    @property
     def generation(self) -> int:
         return self.snapshot.manifest.number
 
@@ -86,7 +94,7 @@ class Index:
         """Move to the newest generation; tells whether there was one."""
         if self.pinned or self.store.current() == self.generation:
             return False
-        self.snapshot = open_snapshot(self.store, device=self.device)
+        self._snapshot = None
         return True
 
     # Growing --------------------------------------------------------------------------------------------------------------
@@ -146,7 +154,6 @@ class Index:
 
     def purge(self, docids: str | Sequence[str] = ()) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
-        self.snapshot.close()
         return self._moved(purge.purge(self._writable(), _several(docids) if docids else ()))
 
     def rollback(self, to: int | None = None) -> Manifest:
@@ -177,12 +184,11 @@ class Index:
         return self.store
 
     def _after(self, report: Report) -> Report:
-        self.report = report
-        self.refresh()
+        self.report, self._snapshot = report, None
         return report
 
     def _moved(self, manifest: Manifest) -> Manifest:
-        self.refresh()
+        self._snapshot = None
         return manifest
 
 
@@ -195,9 +201,24 @@ def make_method(name: str, preset: str, params: dict[str, Any]) -> PromptDSI:
     if unknown := sorted(set(params) - known):
         raise UsageError(f"{name} has no parameter {unknown[0]!r}; there are {', '.join(sorted(known))}")
     keywords = PRESETS[preset] | params
+    for field in fields(kind):
+        if field.name in keywords:
+            keywords[field.name] = _fitting(field, keywords[field.name])
     if name == "rows" and keywords.get("prompts", "none") != "none":
         raise UsageError("the method rows has no prompts; use --method promptdsi with --prompts")
     return kind(**keywords)
+
+
+def _fitting(field: Field[Any], value: Any) -> Any:
+    """A value of the kind the parameter has by default: a number for a number, words for words."""
+    usual = field.default_factory() if field.default_factory is not MISSING else field.default
+    if isinstance(usual, float) and type(value) is int:
+        return float(value)
+    if isinstance(usual, tuple) and isinstance(value, list):
+        return tuple(value)
+    if type(value) is not type(usual):
+        raise UsageError(f"{field.name}={value!r} is of another kind than {usual!r}, its default")
+    return value
 
 
 def _several(docids: str | Sequence[str]) -> list[str]:

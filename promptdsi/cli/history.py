@@ -1,0 +1,115 @@
+"""`promptdsi info`, `log`, `verify` and `export`: what an index is, how it came to be, whether it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptdsi.cli.console import Json, Quiet, print_json, print_table, progress_for, say
+from promptdsi.cli.learn import IndexPath
+from promptdsi.errors import PromptDSIError
+
+if TYPE_CHECKING:
+    from promptdsi.index.manifest import Manifest
+
+
+def info(index: IndexPath, json: Json = False) -> None:
+    """What an index holds: its method, corpora, sizes, and what is left to do."""
+    from promptdsi.index.purge import pending
+    from promptdsi.index.store import Store
+
+    store = Store(index)
+    manifest = store.manifest()
+    size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    facts: dict[str, Any] = {
+        "generation": manifest.number,
+        "documents": manifest.documents,
+        "deleted": len(manifest.tombstones),
+        "method": manifest.method,
+        "prompts": manifest.params["prompts"],
+        "backbone": manifest.params["backbone"],
+        "store": manifest.store,
+        "format": manifest.format,
+        "bytes": size,
+        "leftovers": len(store.leftovers()),
+        "purge_unfinished": pending(store, manifest),
+    }
+    gone = set(manifest.tombstones)
+    corpora = []
+    for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
+        living = entry.count - sum(first <= row < first + entry.count for row in gone)
+        kept = {"probes": bool(entry.probes), "queries": bool(entry.queries)}
+        corpora.append({"corpus": entry.name, "documents": living, "since": entry.since, "trained": not entry.fast} | kept)
+    if json:
+        print_json(facts | {"corpora": corpora, "params": manifest.params})
+        return
+    print_table(str(index), [{"": key.replace("_", " "), "value": f"{v:,}" if type(v) is int else str(v)} for key, v in facts.items()])
+    print_table("corpora", [{key: _word(value) for key, value in row.items()} for row in corpora])
+
+
+def log(index: IndexPath, json: Json = False) -> None:
+    """Every generation: what made it, what it added, drift, and its checksum."""
+    from promptdsi.files import sha256_of
+    from promptdsi.index.store import Store
+
+    store = Store(index)
+    rows = []
+    for manifest in store.history():
+        rows.append(_line(manifest) | {"sha256": sha256_of(store.manifest_path(manifest.number))})
+        if json:
+            print_json(rows[-1] | {"event": manifest.event, "blobs": manifest.sizes, "params": manifest.params})
+    if not json:
+        print_table(str(index), [{key: _word(value) for key, value in row.items()} | {"sha256": row["sha256"][:12]} for row in rows])
+
+
+def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
+    """Check every file against its checksum and every generation against itself. Exit code 1 if anything is wrong."""
+    from promptdsi.index.store import Store
+    from promptdsi.index.verify import verify as look
+
+    found = look(Store(index), progress=progress_for(quiet))
+    if json:
+        print_json(found._asdict())
+    for problem in found.problems:
+        say(problem, quiet=quiet)
+    sizes = f"{found.generations:,} generations, {found.blobs:,} blobs, {found.bytes / 1e6:,.1f} MB"
+    if found.problems:
+        raise PromptDSIError(f"{index}: {len(found.problems)} problems in {sizes}")
+    say(f"{index}: all well: {sizes}", quiet=quiet)
+
+
+def export(
+    index: IndexPath,
+    to: Annotated[str, typer.Option("--to", help="faiss, beir or hf.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write to.")],
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Write rows for FAISS, documents as a BEIR folder, or encoder and rows as a Hugging Face style folder."""
+    from promptdsi.index.index import Index
+
+    files = Index.open(index, device="cpu").export(to, output)
+    if json:
+        print_json({"to": to, "folder": str(output), "files": files})
+    say(f"{output}: {', '.join(files)}", quiet=quiet)
+
+
+def _line(manifest: Manifest) -> dict[str, Any]:
+    event = manifest.event
+    drift = event.get("drift")
+    return {
+        "generation": manifest.number,
+        "time": manifest.time,
+        "kind": manifest.kind,
+        "corpus": event.get("corpus", ""),
+        "added": event.get("added", 0),
+        "documents": manifest.documents,
+        "drift": round(drift["fall"], 4) if drift else None,
+        "parent": manifest.parent,
+    }
+
+
+def _word(value: Any) -> Any:
+    return {None: "", True: "yes", False: "no"}.get(value, value) if not isinstance(value, int) or isinstance(value, bool) else value

@@ -1,0 +1,110 @@
+"""`promptdsi search` and `get`: ask an index."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptdsi.cli.console import Device, Json, Quiet, Threads, print_json, use_threads
+from promptdsi.cli.learn import IndexPath
+
+if TYPE_CHECKING:
+    from promptdsi.index.hits import Hit
+
+AT_ONCE = 64
+At = Annotated[int | None, typer.Option("--at", help="Answer as this generation did.", metavar="GENERATION")]
+
+
+def search(
+    index: IndexPath,
+    queries: Annotated[list[str], typer.Argument(help="Queries; `-` reads them from standard input, one a line.", metavar="QUERY…")],
+    k: Annotated[int, typer.Option("-k", help="How many documents to show.")] = 10,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why each document stands where it does.")] = False,
+    at: At = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Find documents. One line of JSON per query with --json."""
+    use_threads(threads)
+    from promptdsi.index.index import Index
+
+    opened = Index.open(index, at=at, device=device)
+    for batch in _batches(queries):
+        for query, hits in zip(batch, opened.search(batch, k=k, explain=explain), strict=True):
+            if json:
+                print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in hits]})
+            else:
+                show_hits(query, hits, alone=len(queries) == 1 and queries[0] != "-")
+
+
+def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
+    """Print what the index stores of a document."""
+    from promptdsi.index.index import Index
+
+    opened = Index.open(index, at=at, device="cpu")
+    found = opened.get(docid)
+    row = opened.snapshot.living(docid)
+    assert row is not None
+    entry = opened.snapshot.place(row).entry
+    if json:
+        facts: dict[str, Any] = {"docid": docid, "title": found.title, "text": found.text, "metadata": dict(found.metadata)}
+        print_json(facts | {"corpus": entry.name, "since": entry.since, "generation": opened.generation})
+        return
+    print(f"{docid}  {found.title}  [{entry.name}]")
+    print(found.text if found.text else f"(the index keeps no text: --store {opened.snapshot.manifest.store})")
+    for key, value in found.metadata.items():
+        print(f"{key}: {value}")
+
+
+def _batches(words: list[str]) -> Iterator[list[str]]:
+    """Queries as they come, some at a time; blank lines of standard input are no queries."""
+    if words == ["-"]:
+        batch: list[str] = []
+        for line in sys.stdin:
+            if line.strip():
+                batch.append(line.strip())
+            if len(batch) == AT_ONCE:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+    else:
+        for start in range(0, len(words), AT_ONCE):
+            yield words[start : start + AT_ONCE]
+
+
+def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
+    """Hits for a person: rank, score, title, where it came from, and the passage."""
+    if not alone:
+        print(f"{query}")
+    if not hits:
+        print("    nothing: the index holds no documents")
+    for hit in hits:
+        name = hit.title or hit.docid
+        print(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]")
+        if hit.snippet:
+            print(f"            {hit.snippet}")
+        for line in _reasons(hit):
+            print(f"            · {line}")
+    print(end="" if alone else "\n", flush=True)
+
+
+def _reasons(hit: Hit) -> Iterator[str]:
+    why = hit.why
+    if why is None:
+        return
+    if why.prompt is not None:
+        topic = f" ({', '.join(why.topic[:5])})" if why.topic else ""
+        close = f", key similarity {why.similarity:.3f}" if why.similarity is not None else ""
+        yield f"prompt {why.prompt}{topic}{close}; without it rank {why.rank_without}, score {why.score_without:.3f}"
+    else:
+        yield "no prompt was used"
+    if why.query is not None:
+        yield f"nearest kept query ({why.query_similarity:.3f}): {why.query}"
+    if why.newer:
+        yield f"newer documents before it: {', '.join(why.newer)}"
