@@ -62,6 +62,7 @@ results: .venv/dev
 
 soak: .venv/dev
 	$(BIN)/python tools/soak_readers.py
+	$(BIN)/python tools/soak_kills.py
 
 clean:
 	rm -rf .venv build dist promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

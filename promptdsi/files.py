@@ -21,11 +21,23 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sync_directory(folder: Path) -> None:
-    """Make a rename or a new name in `folder` survive power loss."""
-    handle = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the system that do not say which file they are about (a full disk) say this one."""
     try:
-        os.fsync(handle)
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, survive power loss."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        with naming(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 
@@ -36,32 +48,33 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with naming(path), os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes private files; data files get what the user's umask grants, as open() would give.
-        os.chmod(temporary, 0o666 & ~UMASK)
-        os.replace(temporary, path)
-        sync_directory(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename is None:  # a full disk does not say which
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        _give_name(Path(temporary), path)
+    except BaseException:
+        discard(Path(temporary))
         raise
+
+
+def discard(path: Path) -> None:
+    """Remove a temporary file, if it is still there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def adopt(temporary: Path, path: Path) -> None:
     """Give a file that something else wrote its name, as durably as `atomic_write` would."""
-    handle = os.open(temporary, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(temporary)
+    _give_name(temporary, path)
+
+
+def _give_name(temporary: Path, path: Path) -> None:
+    # mkstemp makes private files; data files get what the user's umask grants, as open() would give.
     os.chmod(temporary, 0o666 & ~UMASK)
     os.replace(temporary, path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -70,7 +83,7 @@ def make_folder(folder: Path) -> None:
         return
     make_folder(folder.parent)
     os.mkdir(folder)
-    sync_directory(folder.parent)
+    sync(folder.parent)
 
 
 def remove(paths: Iterable[Path]) -> None:
@@ -80,7 +93,7 @@ def remove(paths: Iterable[Path]) -> None:
         os.unlink(path)
         folders.add(path.parent)
     for folder in sorted(folders):
-        sync_directory(folder)
+        sync(folder)
 
 
 def user_cache() -> Path:

@@ -92,3 +92,36 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.fixture(scope="session")
+def corpora() -> list[Corpus]:
+    import small as small_index
+
+    return small_index.stream()
+
+
+@pytest.fixture(scope="session")
+def backbone(corpora: list[Corpus], tmp_path_factory: pytest.TempPathFactory) -> str:
+    import small as small_index
+
+    return small_index.backbone(tmp_path_factory.mktemp("backbone"), corpora)
+
+
+@pytest.fixture(scope="session")
+def original(corpora: list[Corpus], backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with D0 and D1, not to be changed: tests copy it."""
+    import small as small_index
+
+    path = tmp_path_factory.mktemp("original") / "index"
+    index = small_index.create(path, corpora[0], backbone, keep_queries=True)
+    index.add(corpora[1])
+    return path
+
+
+@pytest.fixture
+def place(original: Path, tmp_path: Path) -> Path:
+    """A copy of the small index."""
+    import small as small_index
+
+    return small_index.copied(original, tmp_path / "index")

@@ -16,7 +16,7 @@ from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import atomic_write, sha256_of, sync_directory
+from promptdsi.files import atomic_write, sha256_of, sync
 from promptdsi.progress import Progress, silent
 
 FORMAT = 1
@@ -116,7 +116,7 @@ def _swap(building: Path, folder: Path) -> None:
             os.rename(aside, folder)
         raise
     try:
-        sync_directory(folder.parent)
+        sync(folder.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError
+from promptdsi.files import discard
 from promptdsi.index.blobs import Blobs
 
 STORES = ("text", "title", "none")
@@ -26,15 +27,20 @@ def write_documents(blobs: Blobs, numbered: Iterable[tuple[int, Document]], *, s
     """A blob with documents at their places in the corpus; `store` says how much of each is kept."""
     handle, name = tempfile.mkstemp(dir=blobs.folder, prefix=".documents.")
     os.close(handle)
-    with contextlib.closing(sqlite3.connect(name, isolation_level=None)) as database:
-        # Nothing can be lost that is not yet named: the file is synced as a whole before it gets its name.
-        database.execute("PRAGMA journal_mode=OFF")
-        database.execute("PRAGMA synchronous=OFF")
-        database.execute("BEGIN")
-        database.execute(TABLE)
-        database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (_record(place, one, store) for place, one in numbered))
-        database.execute("COMMIT")
-    return blobs.take(Path(name), "sqlite")
+    try:
+        with contextlib.closing(sqlite3.connect(name, isolation_level=None)) as database:
+            # Nothing can be lost that is not yet named: the file is synced as a whole before it gets its name.
+            database.execute("PRAGMA journal_mode=OFF")
+            database.execute("PRAGMA synchronous=OFF")
+            database.execute("BEGIN")
+            database.execute(TABLE)
+            database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (_record(place, one, store) for place, one in numbered))
+            database.execute("COMMIT")
+        return blobs.take(Path(name), "sqlite")
+    except sqlite3.OperationalError as error:
+        raise DataError(f"the documents could not be written: {error}", path=blobs.folder) from None
+    finally:
+        discard(Path(name))
 
 
 def _record(place: int, document: Document, store: str) -> tuple[Any, ...]:

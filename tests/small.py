@@ -1,0 +1,52 @@
+"""A small index for the tests: a slice of the demo corpus learned by a random encoder of a few thousand weights."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import tiny
+
+from promptdsi import Corpus, Index
+from promptdsi.corpus.sources import Request, build_stream
+
+PARAMS: dict[str, Any] = {
+    "fit_epochs": 1,
+    "add_epochs": 1,
+    "pseudo_queries": 1,
+    "max_tokens": 24,
+    "document_tokens": 48,
+    "stand_ins": 16,
+    "batch_size": 32,
+    "device": "cpu",
+    "offline": True,
+}
+QUERIES = ["how does it work", "what is water made of", "when was it built"]
+
+
+def stream() -> list[Corpus]:
+    """Twenty-one documents and three later corpora of three."""
+    return build_stream("demo", Request(), limit=30, new=3, share=0.1).corpora
+
+
+def backbone(folder: Path, corpora: list[Corpus]) -> str:
+    words = sorted({word for corpus in corpora for query in corpus.queries for word in re.findall(r"\w+", query.text.lower())})
+    return str(tiny.backbone_folder(folder, words))
+
+
+def create(folder: Path, corpus: Corpus, backbone: str, **changes: Any) -> Index:
+    return Index.create(folder, corpus, **(PARAMS | {"backbone": backbone} | changes))
+
+
+def copied(source: Path, target: Path) -> Path:
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+def signature(index: Index | Path, queries: list[str] = QUERIES) -> tuple[Any, ...]:
+    """What a reader sees: every document with its score, for some queries."""
+    opened = index if isinstance(index, Index) else Index.open(index, device="cpu")
+    return tuple((hit.docid, round(hit.score, 5), hit.title) for hits in opened.search(queries, k=1000) for hit in hits)
