@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 def put_entry(store: Store, corpus: Corpus, method: PromptDSI, *, since: int, options: Options) -> Entry:
     """Write the blobs of a corpus that was just learned."""
     block = method.model_.rows.blocks[-1]
+    if not bool(torch.isfinite(block).all()):
+        raise PromptDSIError(f"the rows of {corpus.name} are not finite; nothing is kept")
     keep = store.manifest().store if since > 1 else options.store  # decided once, when the index is created
     documents = None if keep == "none" else write_documents(store.blobs, enumerate(corpus.documents), store=keep)
     return Entry(

@@ -106,7 +106,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
 def add(store: Store, corpus: Corpus, options: Options) -> Report:
     """Learn the next corpus and commit a generation; documents the index holds already cost nothing."""
     started = time.monotonic()
-    with writing(store.folder), unharmed(AS_IT_WAS.format(store.folder)):
+    with store.writing(), unharmed(AS_IT_WAS.format(store.folder)):
         parent = _ready(store)
         new, replaced = _sort_out(store, parent, corpus, options)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
@@ -147,7 +147,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
 def tune(store: Store, options: Options) -> list[Report]:
     """Train every corpus that was added fast, from what the index stored of it; one generation each."""
     reports = []
-    with writing(store.folder), unharmed(AS_IT_WAS.format(store.folder)):
+    with store.writing(), unharmed(AS_IT_WAS.format(store.folder)):
         parent = _ready(store)
         for number in [place for place, entry in enumerate(parent.corpora) if entry.fast]:
             started = time.monotonic()

@@ -15,7 +15,6 @@ from dataclasses import replace
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.documents import Documents, write_documents
 from promptdsi.index.ids import Ids
-from promptdsi.index.lock import writing
 from promptdsi.index.manifest import PARTS, Entry, Manifest, now
 from promptdsi.index.store import Store
 from promptdsi.methods.storage import to_bytes
@@ -25,7 +24,7 @@ Places = dict[int, set[int]]  # generation a corpus arrived in → places in it 
 
 def purge(store: Store, docids: Sequence[str] = ()) -> Manifest:
     """Erase the named documents, every version of them, or all deleted ones."""
-    with writing(store.folder):
+    with store.writing():
         parent = finish_purge(store, store.manifest())
         store.clean()
         history = store.history()

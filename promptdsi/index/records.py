@@ -9,7 +9,6 @@ from typing import Any
 
 from promptdsi.evaluation.metrics import Judged
 from promptdsi.files import atomic_write
-from promptdsi.index.lock import writing
 from promptdsi.index.manifest import FORMAT, sealed, unsealed
 from promptdsi.index.store import Store
 
@@ -20,7 +19,7 @@ def record(store: Store, *, generation: int, corpus: str, split: str, judged: Se
     path = store.folder / "records" / f"{generation:06d}-{key}.json"
     ranks = [min(one.ranks) for one in judged]
     content = {"format": FORMAT, "generation": generation, "corpus": corpus, "split": split, "ranks": ranks}
-    with writing(store.folder), atomic_write(path) as file:
+    with store.writing(), atomic_write(path) as file:
         file.write(sealed(content))
     return path
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.purge import finish_purge
 from promptdsi.index.snapshot import ids_of
@@ -16,7 +15,7 @@ from promptdsi.index.store import Store
 
 def delete(store: Store, docids: Sequence[str]) -> Manifest:
     """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
-    with writing(store.folder):
+    with store.writing():
         parent = _ready(store)
         rows = rows_by_docid(store, parent)
         gone = set(parent.tombstones)
@@ -30,7 +29,7 @@ def delete(store: Store, docids: Sequence[str]) -> Manifest:
 
 def undelete(store: Store, docids: Sequence[str]) -> Manifest:
     """Show documents again that were deleted and not purged: the last version of each."""
-    with writing(store.folder):
+    with store.writing():
         parent = _ready(store)
         rows = rows_by_docid(store, parent)
         gone = set(parent.tombstones)
@@ -44,7 +43,7 @@ def undelete(store: Store, docids: Sequence[str]) -> Manifest:
 
 def rollback(store: Store, to: int | None = None) -> Manifest:
     """Go back: a new generation that equals an earlier one. Nothing is lost; going forward again is another rollback."""
-    with writing(store.folder):
+    with store.writing():
         parent = _ready(store)
         target = to if to is not None else parent.parent
         if target is None or target == parent.number:

@@ -85,7 +85,12 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
         {name: held[blob][name] for name, blob in manifest.prompts.items()},
         manifest.facts,
     )
-    return assemble(kind_of(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
+    try:
+        return assemble(kind_of(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:  # whole files that do not belong together
+        raise DataError(
+            f"generation {manifest.number} does not hold together ({error}); run `promptdsi verify`", path=store.folder
+        ) from error
 
 
 class Snapshot:

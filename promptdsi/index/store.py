@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from promptdsi import __version__
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write, make_folder, remove, sha256_of
 from promptdsi.index.blobs import Blobs, is_plain
+from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest
 
 CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
@@ -77,6 +79,13 @@ class Store:
         """All committed generations, oldest first."""
         return [self.manifest(number) for number in range(1, self.current() + 1)]
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold an existing index for writing."""
+        self.current()  # nothing is put into a folder that is no index, not even a lock
+        with writing(self.folder):
+            yield
+
     def check_new(self) -> None:
         """Raise DataError unless an index may be created here: in an empty or unfinished place."""
         if (self.folder / "CURRENT").exists():
@@ -99,7 +108,8 @@ class Store:
                     (self.folder / name).rmdir()
 
     def write_manifest(self, manifest: Manifest) -> None:
-        sizes = {name: self.blobs.size(name) for name in sorted(manifest.blobs())}
+        # What earlier generations said of a blob is carried on, not measured again: damage must not become the truth.
+        sizes = {name: manifest.sizes.get(name) or self.blobs.size(name) for name in sorted(manifest.blobs())}
         whole = replace(manifest, sizes=sizes, written_by=__version__)
         with atomic_write(self.manifest_path(manifest.number)) as file:
             file.write(whole.to_bytes())

@@ -1,0 +1,157 @@
+"""The command line of the index: what it prints, its JSON, its exit codes, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+
+from promptdsi import Corpus, Index
+
+
+@pytest.fixture
+def made(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path:
+    """An index made by the command line from a BEIR folder."""
+    for corpus in corpora:
+        corpus.write(tmp_path / corpus.name)
+    settings = [word for key, value in small.PARAMS.items() if key not in ("device", "offline") for word in ("--set", f"{key}={value}")]
+    options = ["--backbone", backbone, "--offline", "--device", "cpu", "--keep-probes", "6", "--keep-queries", *settings]
+    outcome = run("create", "index", "d0", *options)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "learning 21 documents from 105 queries, 21 of them generated: about " in outcome.stderr
+    assert "index: generation 1: created d0, 21 documents in" in outcome.stderr and outcome.stdout == ""
+    assert "dev queries of d0: Hits@10 " in outcome.stderr
+    return tmp_path / "index"
+
+
+def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: Path) -> None:
+    outcome = run("add", "index", "d1", "--json", "--device", "cpu", "--max-drift", "1")
+    report = json.loads(outcome.stdout)
+    assert (report["generation"], report["added"], report["corpus"], report["drift"]["n"]) == (2, 3, "d1", 6)
+    assert "index is as it was" not in outcome.stderr
+    again = run("add", "index", "d1", "--device", "cpu")
+    assert again.returncode == 0 and "all 3 documents are in the index already with the same content: nothing to do" in again.stderr
+    fast = run("add", "index", "d2", "--fast", "--device", "cpu")
+    assert "not trained yet; `promptdsi tune index` does" in fast.stderr
+    assert "generation 4: tuned d2" in run("tune", "index", "--device", "cpu").stderr
+    assert "nothing to tune" in run("tune", "index", "--device", "cpu").stderr
+    first = json.loads(run("search", "index", "tea", "-k", "1", "--json", "--device", "cpu").stdout)["hits"][0]["docid"]
+    assert "1 document deleted; `undelete` shows them again" in run("delete", "index", first).stderr
+    assert first not in run("search", "index", "tea", "-k", "100", "--device", "cpu").stdout
+    assert json.loads(run("undelete", "index", first, "--json").stdout) == {"generation": 6, "undeleted": 1}
+    purged = run("purge", "index", first)
+    assert "1 document erased from every generation; what the encoder or prompts absorbed is not unlearned" in purged.stderr
+    assert first.encode() not in b"".join(path.read_bytes() for path in made.rglob("*") if path.is_file())
+    assert "generation 8 is generation 2 again: 23 documents" in run("rollback", "index", "--to", "2").stderr
+    lines = [json.loads(line) for line in run("log", "index", "--json").stdout.splitlines()]
+    assert [line["kind"] for line in lines] == ["create", "add", "add", "tune", "delete", "undelete", "purge", "rollback"]
+    assert lines[6]["event"] == {"documents": 1} and lines[1]["drift"] is not None and all(line["sha256"] for line in lines)
+    assert "rollback" in run("log", "index").stdout
+    facts = json.loads(run("info", "index", "--json").stdout)
+    assert (facts["generation"], facts["documents"], facts["deleted"], facts["method"]) == (8, 23, 1, "promptdsi")
+    assert [corpus["corpus"] for corpus in facts["corpora"]] == ["d0", "d1"] and facts["corpora"][0]["probes"]
+    assert "corpora" in run("info", "index").stdout
+    verified = run("verify", "index")
+    assert verified.returncode == 0 and "all well: 8 generations" in verified.stderr
+    assert json.loads(run("verify", "index", "--json", "--quiet").stdout)["problems"] == []
+    evaluated = run("eval", "index", "d1", "--device", "cpu")
+    assert "Hits@10" in evaluated.stdout and "queries left out" not in evaluated.stderr
+    exported = run("export", "index", "--to", "faiss", "-o", "out", "--json")
+    assert json.loads(exported.stdout)["files"] == ["docids.json", "rows.faiss"]
+
+
+def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = corpora[0].pairs("train")[0]
+    outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
+    assert f"[{corpora[0].name}]" in outcome.stdout and "· no prompt was used" in outcome.stdout
+    assert f"nearest kept query (1.000): {pair.query.text}" in outcome.stdout
+    monkeypatch.setattr("sys.stdin", io.StringIO("tea\n\n  bread  \n"))
+    lines = run("search", "index", "-", "--json", "--device", "cpu").stdout.splitlines()
+    assert [json.loads(line)["query"] for line in lines] == ["tea", "bread"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert run("search", "index", "-", "--json", "--device", "cpu").stdout == ""
+    old = json.loads(run("search", "index", "tea", "--at", "1", "--json", "--device", "cpu").stdout)
+    assert old["generation"] == 1
+    document = corpora[0].documents[0]
+    assert document.text in run("get", "index", document.docid).stdout
+    assert json.loads(run("get", "index", document.docid, "--json").stdout) == {
+        "docid": document.docid,
+        "title": document.title,
+        "text": document.text,
+        "metadata": dict(document.metadata),
+        "corpus": "d0",
+        "since": 1,
+        "generation": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["search", "nowhere", "tea"], 1, "nowhere: no index is here; make one with `promptdsi create nowhere CORPUS`"),
+        (["search", "d0", "tea"], 1, "d0: no index is here"),
+        (["search", "d0/corpus.jsonl", "tea"], 1, "no index is here"),
+        (["search", "index", "tea", "-k", "0"], 2, "k=0: at least one result must be asked for"),
+        (["search", "index", ""], 2, "a query is empty"),
+        (["search", "index", "tea", "--at", "7"], 2, "index has generations 1 to 1, not 7"),
+        (["add", "index", "missing"], 1, "missing"),
+        (["add", "index", "d1", "--max-drift", "x"], 2, "Invalid value for '--max-drift'"),
+        (["add", "index", "d1", "--on-error", "weep"], 2, "--on-error weep: expected stop or skip"),
+        (["add", "nowhere", "d1"], 1, "nowhere: no index is here"),
+        (["create", "index", "d1"], 1, "index: is an index already; add to it with `promptdsi add`, or create another elsewhere"),
+        (["create", "new", "d1", "--set", "fit_epochs"], 2, "--set fit_epochs: expected KEY=VALUE"),
+        (["create", "new", "d1", "--method", "bm25"], 2, "an index cannot hold bm25"),
+        (["create", "new", "d1", "--set", "fit_epochs=many"], 2, "fit_epochs='many' is of another kind"),
+        (["create", "d0", "d1"], 1, "d0: exists and is no index; give a new or empty folder"),
+        (["delete", "index", "nobody"], 1, "index: holds no document 'nobody'"),
+        (["undelete", "index", "nobody"], 1, "index: holds no document 'nobody'"),
+        (["purge", "index"], 1, "index: no deleted document is left to purge"),
+        (["rollback", "index"], 2, "index is at generation 1; there is nothing to go back to"),
+        (["get", "index", "nobody"], 1, "index: holds no document 'nobody' in generation 1"),
+        (["eval", "index", "d0", "--split", "all"], 2, "no split 'all'; there are train, dev, test"),
+        (["eval", "index", "d2"], 1, "the corpus d2 has no test query whose document is in the index"),
+        (["export", "index", "--to", "csv", "-o", "out"], 2, "no export 'csv'; there are faiss, beir, hf"),
+        (["verify", "nowhere"], 1, "nowhere: no index is here"),
+        (["log", "nowhere"], 1, "nowhere: no index is here"),
+    ],
+)
+def test_mistakes_are_one_sentence(words: list[str], code: int, says: str, made: Path, run: Any) -> None:
+    outcome = run(*words)
+    assert outcome.returncode == code and says in " ".join(outcome.stderr.split()), outcome.stderr
+    assert "Traceback" not in outcome.stderr and len(Index.open(made, device="cpu")) == 21
+    assert not (made.parent / "new").exists() and not (made.parent / "nowhere").exists()
+
+
+def test_bad_records_stop_or_are_skipped(made: Path, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"_id": "x1", "text": "tea and bread"}\n{"_id": "x2"}\n{"_id": "x3", "text": "boats"}\n')
+    stopped = run("add", "index", "bad.jsonl", "--device", "cpu")
+    assert stopped.returncode == 1 and "bad.jsonl:2" in stopped.stderr and len(Index.open(made, device="cpu")) == 21
+    skipped = run("add", "index", "bad.jsonl", "--on-error", "skip", "--device", "cpu")
+    assert skipped.returncode == 0 and "1 bad records skipped:" in skipped.stderr and len(Index.open(made, device="cpu")) == 23
+
+
+def test_a_folder_of_text_files(run: Any, tmp_path: Path, backbone: str) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/tea.txt").write_text("Tea is brewed with water.")
+    (tmp_path / "notes/locks.md").write_text("# Locks\n\nA lock lifts boats.")
+    made = run(
+        "create", "index", "notes", "--backbone", backbone, "--set", "document_tokens=48", "--set", "max_tokens=24", "--device", "cpu"
+    )
+    assert made.returncode == 0 and "documents from" in made.stderr, made.stderr
+    assert "tea.txt" in run("search", "index", "water", "--device", "cpu").stdout
+
+
+def test_search_from_a_real_process_is_the_same(made: Path) -> None:
+    words = [sys.executable, "-m", "promptdsi", "search", str(made), "tea", "bread", "--json", "--device", "cpu"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    index = Index.open(made, device="cpu")
+    for line in ended.stdout.splitlines():
+        said = json.loads(line)
+        assert [hit["docid"] for hit in said["hits"]] == [hit.docid for hit in index.search(said["query"])]

@@ -1,0 +1,200 @@
+"""A state machine: any sequence of commands, crashes included, agrees with a plain dictionary."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+import pytest
+import small
+import tiny
+from faults import Died, Faults
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from promptdsi import Corpus, Document, Index, PromptDSIError
+
+NAMES = [f"doc {letter}" for letter in "abcdefgh"]
+WORDS = ["tea", "water", "bread", "boat", "lock", "owl"]
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join)
+batches = st.dictionaries(st.sampled_from(NAMES), texts, min_size=1, max_size=4)
+
+
+class State:
+    """What the index should hold: living texts, deleted texts (the last of each docid), and what was erased from history."""
+
+    def __init__(self, living: dict[str, str], hidden: dict[str, str]) -> None:
+        self.living, self.hidden = dict(living), dict(hidden)
+
+    def copy(self) -> State:
+        return State(self.living, self.hidden)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    backbone: ClassVar[str]
+    generations = Bundle("generations")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.place = self.folder / "index"
+        self.history: list[State] = []
+        self.corpora = 0
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def corpus(self, batch: dict[str, str]) -> Corpus:
+        self.corpora += 1
+        return Corpus([Document(docid, text) for docid, text in batch.items()], name=f"corpus {self.corpora}")
+
+    @property
+    def state(self) -> State:
+        return self.history[-1]
+
+    def moved(self, state: State) -> int:
+        self.history.append(state)
+        assert self.index.generation == len(self.history)
+        return len(self.history)
+
+    @initialize(target=generations, batch=batches)
+    def create(self, batch: dict[str, str]) -> int:
+        self.index = small.create(self.place, self.corpus(batch), self.backbone, fit_epochs=0, add_epochs=1, stand_ins=4)
+        return self.moved(State(batch, {}))
+
+    @rule(target=generations, batch=batches, update=st.booleans(), fast=st.booleans())
+    def add(self, batch: dict[str, str], update: bool, fast: bool) -> Any:
+        changed = {docid for docid, text in batch.items() if self.state.living.get(docid, text) != text}
+        new = {docid: text for docid, text in batch.items() if self.state.living.get(docid) != text}
+        if changed and not update:
+            with pytest.raises(PromptDSIError, match="with other content"):
+                self.index.add(self.corpus(batch), fast=fast)
+            return multiple()
+        report = self.index.add(self.corpus(batch), update=update, fast=fast)
+        assert (report.added, report.updated, report.unchanged) == (len(new), len(changed), len(batch) - len(new))
+        if not new:
+            return multiple()
+        state = self.state.copy()
+        state.living |= new
+        for docid in new:
+            state.hidden.pop(docid, None)
+        return self.moved(state)
+
+    @rule(target=generations)
+    def tune(self) -> Any:
+        return multiple(*(self.moved(self.state.copy()) for _ in self.index.tune()[:1])) if self._one_fast() else multiple()
+
+    def _one_fast(self) -> bool:
+        return sum(entry.fast for entry in self.index.snapshot.manifest.corpora) == 1 and self._fast_lives()
+
+    def _fast_lives(self) -> bool:
+        manifest = self.index.snapshot.manifest
+        for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
+            if entry.fast and set(range(first, first + entry.count)) <= set(manifest.tombstones):
+                return False
+        return True
+
+    @rule(target=generations, docids=st.sets(st.sampled_from(NAMES), min_size=1, max_size=2))
+    def delete(self, docids: set[str]) -> Any:
+        known = self.state.living.keys() | self.state.hidden.keys()
+        if not docids <= known or not docids & self.state.living.keys():
+            with pytest.raises(PromptDSIError, match=r"holds no document|deleted already"):
+                self.index.delete(sorted(docids))
+            return multiple()
+        self.index.delete(sorted(docids))
+        state = self.state.copy()
+        state.hidden |= {docid: state.living.pop(docid) for docid in docids if docid in state.living}
+        return self.moved(state)
+
+    @rule(target=generations, docid=st.sampled_from(NAMES))
+    def undelete(self, docid: str) -> Any:
+        if docid not in self.state.hidden:
+            with pytest.raises(PromptDSIError, match=r"holds no document|is not deleted"):
+                self.index.undelete(docid)
+            return multiple()
+        self.index.undelete(docid)
+        state = self.state.copy()
+        state.living[docid] = state.hidden.pop(docid)
+        return self.moved(state)
+
+    @rule(target=generations, to=generations)
+    def rollback(self, to: int) -> Any:
+        if to == len(self.history):
+            with pytest.raises(PromptDSIError, match="nothing to go back to"):
+                self.index.rollback(to)
+            return multiple()
+        self.index.rollback(to)
+        return self.moved(self.history[to - 1].copy())
+
+    @rule(target=generations, docid=st.sampled_from(NAMES))
+    def purge(self, docid: str) -> Any:
+        if not any(docid in state.living or docid in state.hidden for state in self.history):
+            with pytest.raises(PromptDSIError, match="holds no document"):
+                self.index.purge(docid)
+            return multiple()
+        self.index.purge(docid)
+        self._erased([docid])
+        state = self.state.copy()
+        return self.moved(state)
+
+    def _erased(self, docids: Iterable[str]) -> None:
+        for docid in docids:
+            for state in self.history:
+                state.living.pop(docid, None)
+                state.hidden.pop(docid, None)
+
+    @rule()
+    def reopen(self) -> None:
+        self.index = Index.open(self.place, device="cpu")
+
+    @rule(target=generations, batch=batches, step=st.integers(1, 40))
+    def crash_while_adding(self, batch: dict[str, str], step: int) -> Any:
+        corpus = self.corpus(batch)
+        new = {docid: text for docid, text in batch.items() if self.state.living.get(docid) != text}
+        with pytest.MonkeyPatch.context() as patch:
+            Faults(at=step).install(patch)
+            with contextlib.suppress(Died):
+                self.index.add(corpus, update=True)
+        self.index = Index.open(self.place, device="cpu")
+        if self.index.generation == len(self.history):
+            return multiple()
+        state = self.state.copy()
+        state.living |= new
+        for docid in new:
+            state.hidden.pop(docid, None)
+        return self.moved(state)
+
+    @invariant()
+    def agrees(self) -> None:
+        if not self.history:
+            return
+        assert {hit.docid for hit in self.index.search("tea water", k=100)} == self.state.living.keys()
+        assert len(self.index) == len(self.state.living)
+        for docid, text in self.state.living.items():
+            assert self.index.get(docid).text == text
+
+    @rule(at=generations)
+    def look_back(self, at: int) -> None:
+        earlier = Index.open(self.place, at=at, device="cpu")
+        state = self.history[at - 1]
+        assert {docid: earlier.get(docid).text for docid in (hit.docid for hit in earlier.search("bread", k=100))} == state.living
+
+    @rule()
+    def verify(self) -> None:
+        problems = self.index.verify().problems
+        assert all("belongs to no generation" in problem for problem in problems), problems
+
+
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+def test_any_sequence_of_commands_agrees_with_a_dictionary(tmp_path: Path) -> None:
+    IndexMachine.backbone = str(tiny.backbone_folder(tmp_path / "backbone", [*WORDS, "doc"]))
+    examples = settings.default.max_examples if settings.default else 30
+    IndexMachine.TestCase.settings = settings(
+        max_examples=max(12, examples // 2), stateful_step_count=14, suppress_health_check=list(HealthCheck)
+    )
+    IndexMachine.TestCase().runTest()
