@@ -83,6 +83,18 @@ def test_nothing_unpickles_and_remote_code_is_never_trusted() -> None:
                 assert given.get("trust_remote_code") == "False", f"{path}:{node.lineno}"
 
 
+def test_an_index_changes_files_in_one_place_only() -> None:
+    """Everything durable goes through `promptdsi.files`, where the tests can let it fail; the lock and a temporary SQLite apart."""
+    changing = {"unlink", "rename", "replace", "rmdir", "mkdir", "write_bytes", "write_text", "touch", "symlink_to", "rmtree", "fdopen"}
+    allowed = {("store.py", "rmdir"), ("store.py", "unlink")}  # taking back an empty folder of a create that failed
+    for path in (PACKAGE / "index").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in changing:
+                found = (path.name, node.func.attr)
+                strings = node.func.attr == "replace" and len(node.args) == 2  # str.replace
+                assert found in allowed or strings or path.name == "export.py", f"{path}:{node.lineno} {node.func.attr}"
+
+
 def test_the_newcomers_files_are_there() -> None:
     for name in (
         "README.md",

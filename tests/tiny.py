@@ -96,7 +96,8 @@ def backbone_folder(folder: Path, words: list[str], *, seed: int = 0, **changes:
 
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
-    BertModel(BertConfig(vocab_size=len(words) + 4, max_position_embeddings=64, **(sizes | changes))).save_pretrained(folder)
+    sizes |= {"max_position_embeddings": 64, "vocab_size": len(words) + 4}
+    BertModel(BertConfig(**(sizes | changes))).save_pretrained(folder)
     (folder / "tokenizer.json").write_text(word_tokenizer(words))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))

@@ -57,7 +57,7 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, object]:
     counts = {"old": 0, "new": 0, "neither": 0, "with_leftovers": 0}
     for _ in range(kills):
         place = small.copied(original, folder / "index")
-        wait = rng.uniform(0, 1.1 * seconds)
+        wait = rng.uniform(0, 1.5 * seconds)
         child = os.fork()
         if child == 0:
             Index.open(place, device="cpu").add(corpora[2])

@@ -148,7 +148,7 @@ class Story:
         from promptdsi.methods.bm25 import BM25
         from promptdsi.methods.dense import Dense
 
-        for method, title in ((Dense(offline=True), "dense"), (BM25(), "BM25")):
+        for method, title in ((Dense(backbone=self.index.snapshot.method.backbone, offline=True), "dense"), (BM25(), "BM25")):
             method.fit(self.corpora[0])
             for corpus in self.corpora[1:]:
                 method.add(corpus)

@@ -183,7 +183,7 @@ def duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> duration(0.4), duration(75), duration(7300)
+    >>> duration(0.4), duration(75), duration(7320)
     ('0.4 s', '75 s', '2 h 2 min')
     """
     if seconds < 10:
