@@ -43,3 +43,28 @@ def test_two_processes_give_the_same_gradients_losses_and_rows_as_one(tmp_path: 
         assert torch.equal(first[name], second[name])
     assert max(float(one[name].abs().max()) for name in gradients) > 1e-3  # there was something to compare
     torch.testing.assert_close(first["learned_rows"], one["learned_rows"], atol=1e-4, rtol=1e-3)
+
+
+def test_torchrun_create_commits_once_and_only_the_first_process_reads(tmp_path: Path) -> None:
+    """Two processes learn D0 together; what is committed equals what one process commits, to rounding."""
+    import small
+
+    from promptdsi import Index
+
+    corpora = small.stream()
+    backbone = small.backbone(tmp_path / "backbone", corpora)
+    corpora[0].write(tmp_path / "d0")
+    corpora[1].write(tmp_path / "d1")
+    chosen = small.PARAMS | {"dropout": 0.0, "fit_epochs": 2}
+    settings = [word for key, value in chosen.items() if key not in ("device", "offline") for word in ("--set", f"{key}={value}")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "promptdsi"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    create = ["create", str(tmp_path / "two"), str(tmp_path / "d0"), "--backbone", backbone, "--device", "cpu", *settings]
+    for words in (create, ["add", str(tmp_path / "two"), str(tmp_path / "d1"), "--device", "cpu"]):
+        outcome = subprocess.run([*torchrun, *words], env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert outcome.returncode == 0, outcome.stderr[-3000:]
+    two = Index.open(tmp_path / "two", device="cpu")
+    assert two.generation == 2 and two.verify().problems == [] and outcome.stderr.count("generation 2: added d1") == 1
+    one = small.create(tmp_path / "one", corpora[0], backbone, dropout=0.0, fit_epochs=2)
+    for ours, theirs in zip(two.snapshot.method.model_.rows.blocks[0], one.snapshot.method.model_.rows.blocks[0], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

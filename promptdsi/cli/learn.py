@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,12 +62,17 @@ def create(
 
     Interrupted, the same command goes on from its last checkpoint.
     """
-    read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.index.index import Index
-
     params = parse_settings(settings or []) | {"seed": seed, "device": device, "offline": offline}
     params |= {key: value for key, value in (("prompts", prompts), ("backbone", backbone)) if value is not None}
+    if is_helper():
+        from promptdsi.index.index import make_method
+        from promptdsi.index.together import help_create
+
+        return help_create(make_method(method, preset, params))
+    read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
+    from promptdsi.index.index import Index
+
     keep: dict[str, Any] = {"store": store, "keep_probes": keep_probes, "keep_queries": keep_queries, "name": name}
     made = Index.create(index, read, preset=preset, method=method, **params, **keep, **told(quiet))
     assert made.report is not None
@@ -90,6 +96,8 @@ def add(
     json: Json = False,
 ) -> None:
     """Learn the next corpus. No earlier document or query is read, and nothing learned before changes."""
+    if not works_alone():
+        return
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
     from promptdsi.index import growth
@@ -117,6 +125,8 @@ def tune(
     json: Json = False,
 ) -> None:
     """Train what was added with --fast, from what the index stored of it; one generation for each corpus."""
+    if not works_alone():
+        return
     use_threads(threads)
     from promptdsi.index import growth
     from promptdsi.index.store import Store
@@ -126,6 +136,22 @@ def tune(
         say("nothing to tune: no corpus was added with --fast", quiet=quiet)
     for report in reports:
         show(report, index, quiet=quiet, json=json)
+
+
+def is_helper() -> bool:
+    """Whether torchrun started this process to help another: only the first one locks, reads and commits."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+
+
+def works_alone() -> bool:
+    """New rows are the work of one process: the first goes on by itself, helpers have nothing to do."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    from promptdsi.learning.distributed import work_alone
+
+    helper = is_helper()
+    work_alone()
+    return not helper
 
 
 def told(quiet: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from promptdsi.index.purge import finish_purge
 from promptdsi.index.report import Report, Work, estimate
 from promptdsi.index.snapshot import check_learned, ids_of, living_ids, method_of
 from promptdsi.index.store import WORK, Store
+from promptdsi.index.together import call_helpers
 from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
@@ -76,6 +77,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     go_on = f"{store.folder} is not finished; run the same command again to go on"
     with writing(store.folder), unharmed(go_on):
         store.clean_unfinished()
+        call_helpers(corpus)
         try:
             method.fit(corpus, checkpoint=store.folder / WORK, progress=options.progress)
         except (PromptDSIError, OSError):

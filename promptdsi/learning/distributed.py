@@ -37,6 +37,11 @@ class World(NamedTuple):
         return np.concatenate([batch[rank :: self.size] for rank in range(self.size)])
 
 
+def work_alone() -> None:
+    """This process does what follows by itself, whatever torchrun started: the others have gone home."""
+    os.environ["WORLD_SIZE"] = "1"
+
+
 def join() -> World:
     """Join the processes torchrun started; alone there is nothing to join."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
@@ -48,6 +53,17 @@ def join() -> World:
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         dist.init_process_group()  # gloo for the processor, nccl for accelerators
     return World(dist.get_rank(), dist.get_world_size())
+
+
+def share(content: bytes = b"") -> bytes:
+    """Bytes of the first process, given to all: only that one reads files."""
+    import torch.distributed as dist
+
+    size = torch.tensor([len(content)])
+    dist.broadcast(size, 0)
+    buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
+    dist.broadcast(buffer, 0)
+    return buffer.numpy().tobytes()
 
 
 def gather(local: Tensor, world: World, count: int) -> Tensor:
