@@ -56,6 +56,7 @@ docs: .venv/dev
 bench: .venv/dev
 	$(BIN)/python tools/bench_reading.py
 	$(BIN)/python tools/bench_training.py
+	$(BIN)/python tools/bench_opening.py
 
 results: .venv/dev
 	$(BIN)/python tools/results_streams.py

@@ -13,6 +13,8 @@ from promptdsi import __version__
 from promptdsi.cli.main import COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
+from promptdsi.index.export import EXPORTS
+from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,9 @@ def test_everything_with_a_name_is_documented() -> None:
     for name, kind in strategies().items():
         if kind.__module__.startswith("promptdsi."):
             assert f"| `{name}` |" in model_page, name
+    index_page = (ROOT / "docs/index.md").read_text("utf-8")
+    for name in (*methods(), *EXPORTS):
+        assert f"`{name}`" in index_page, name
     cli_page = (ROOT / "docs/cli.md").read_text("utf-8")
     for command in COMMANDS:
         assert f"## promptdsi {command}" in cli_page

@@ -93,13 +93,13 @@ def test_verify_sees_what_checksums_cannot(place: Path, corpora: list[Corpus]) -
 
     spoiled = rows.clone()
     spoiled[3, 2] = float("nan")
-    twice = {"docids": [ids["docids"][1], *ids["docids"][1:]], "contents": ids["contents"]}
+    twice = {"docids": [ids["docids"][1], *ids["docids"][1:]], "marks": ids["marks"]}
     cases = {
         "rows hold NaN or Inf": with_entry(rows=store.blobs.put(to_bytes({"rows": spoiled}), "safetensors")),
         "rows are not 21 × 16 numbers": with_entry(rows=store.blobs.put(to_bytes({"rows": rows[:-1]}), "safetensors")),
         "stand for more than one document": with_entry(ids=store.blobs.put_json(twice)),
         "20 docids for 21 rows": with_entry(
-            ids=store.blobs.put_json({"docids": ids["docids"][1:], "contents": ids["contents"][1:]}),
+            ids=store.blobs.put_json({"docids": ids["docids"][1:], "marks": ids["marks"][64:]}),
         ),
         "the stored documents are not those of the rows": with_entry(documents=manifest.corpora[1].documents),
         "rows are deleted that do not exist": replace(manifest, tombstones=(99,)),
@@ -142,7 +142,7 @@ def test_symlinks_and_paths_that_lead_out_are_refused(place: Path, tmp_path: Pat
         (place / folder).unlink()
         (tmp_path / folder).rename(place / folder)
     secret = tmp_path / "secret.json"
-    secret.write_text('{"docids": [], "contents": []}')
+    secret.write_text('{"docids": [], "marks": ""}')
     content = unsealed(place / "generations/000002.json")
     for name in ("../../secret.json", str(secret), "x.json", "a" * 64 + ".pkl"):
         wrong = json.loads(json.dumps(content))

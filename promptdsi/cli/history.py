@@ -36,10 +36,9 @@ def info(index: IndexPath, json: Json = False) -> None:
         "leftovers": len(store.leftovers()),
         "purge_unfinished": pending(store, manifest),
     }
-    gone = set(manifest.tombstones)
     corpora = []
-    for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
-        living = entry.count - sum(first <= row < first + entry.count for row in gone)
+    for entry, gone in zip(manifest.corpora, manifest.dead_places(), strict=True):
+        living = entry.count - len(gone)
         kept = {"probes": bool(entry.probes), "queries": bool(entry.queries)}
         corpora.append({"corpus": entry.name, "documents": living, "since": entry.since, "trained": not entry.fast} | kept)
     if json:

@@ -9,30 +9,34 @@ from typing import Any, NamedTuple
 
 from promptdsi.corpus.records import Document
 
+MARK = 64  # characters of a sha256
+ERASED = "0" * MARK
+
 
 class Ids(NamedTuple):
-    """By place in the corpus; None where the document was purged."""
+    """By place in the corpus: docids, None where the document was purged, and the content marks, all in one string."""
 
     docids: list[str | None]
-    contents: list[str | None]
+    marks: str
 
     @classmethod
     def of(cls, documents: Sequence[Document]) -> Ids:
-        return cls([document.docid for document in documents], [content_of(document) for document in documents])
+        return cls([document.docid for document in documents], "".join(content_of(document) for document in documents))
 
     @classmethod
     def from_json(cls, value: Any) -> Ids:
-        return cls(value["docids"], value["contents"])
+        return cls(value["docids"], value["marks"])
 
     def to_json(self) -> dict[str, Any]:
-        return {"docids": self.docids, "contents": self.contents}
+        return {"docids": self.docids, "marks": self.marks}
+
+    def mark(self, place: int) -> str:
+        return self.marks[MARK * place : MARK * (place + 1)]
 
     def without(self, places: set[int]) -> Ids:
         """The same with some documents' marks erased; the others keep their places."""
-        return Ids(
-            [None if place in places else docid for place, docid in enumerate(self.docids)],
-            [None if place in places else content for place, content in enumerate(self.contents)],
-        )
+        kept = [ERASED if place in places else self.mark(place) for place in range(len(self.docids))]
+        return Ids([None if place in places else docid for place, docid in enumerate(self.docids)], "".join(kept))
 
 
 def content_of(document: Document) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import hashlib
 import json
@@ -78,6 +79,14 @@ class Manifest:
             firsts.append(first)
             first += entry.count
         return firsts
+
+    def dead_places(self) -> list[list[int]]:
+        """The places of each corpus's deleted documents."""
+        found = []
+        for entry, first in zip(self.corpora, self.firsts(), strict=True):
+            low, high = (bisect.bisect_left(self.tombstones, row) for row in (first, first + entry.count))
+            found.append([row - first for row in self.tombstones[low:high]])
+        return found
 
     def renamed(self, new: dict[str, str]) -> Manifest:
         """The same generation with other blobs in the place of some."""

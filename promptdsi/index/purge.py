@@ -72,10 +72,10 @@ def _named(store: Store, history: Iterable[Manifest], docids: Sequence[str]) -> 
 
 def _deleted(store: Store, current: Manifest) -> Places:
     """Where the deleted documents are that were not purged before."""
-    gone, found = set(current.tombstones), {}
-    for entry, first in zip(current.corpora, current.firsts(), strict=True):
+    found = {}
+    for entry, gone in zip(current.corpora, current.dead_places(), strict=True):
         docids = Ids.from_json(store.blobs.json(entry.ids)).docids
-        places = {place for place, docid in enumerate(docids) if docid is not None and first + place in gone}
+        places = {place for place in gone if docids[place] is not None}
         if places:
             found[entry.since] = places
     return found

@@ -49,8 +49,7 @@ def rollback(store: Store, to: int | None = None) -> Manifest:
         if target is None or target == parent.number:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
         state = store.manifest(target)
-        for name in sorted(state.blobs()):
-            store.blobs.check(name, state.sizes[name])
+        store.check(state, state.blobs())
         number = parent.number + 1
         made = replace(state, number=number, parent=parent.number, kind="rollback", time=now(), event={"to": target}, erase={})
         store.commit(made)
@@ -71,8 +70,7 @@ def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
 
 def _ready(store: Store) -> Manifest:
     manifest = finish_purge(store, store.manifest())
-    for entry in manifest.corpora:
-        store.blobs.check(entry.ids, manifest.sizes[entry.ids])
+    store.check(manifest, {entry.ids for entry in manifest.corpora})
     store.clean()
     return manifest
 

@@ -45,13 +45,7 @@ def kind_of(name: str) -> type[PromptDSI]:
 def check_learned(store: Store, manifest: Manifest) -> None:
     """Check what learning reads: every blob but documents, probes and queries."""
     names = {manifest.encoder, manifest.tokenizer, *manifest.prompts.values()}
-    for name in sorted(names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)}):
-        store.blobs.check(name, manifest.sizes[name])
-
-
-def check_everything(store: Store, manifest: Manifest) -> None:
-    for name in sorted(manifest.blobs()):
-        store.blobs.check(name, manifest.sizes[name])
+    store.check(manifest, names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)})
 
 
 def ids_of(store: Store, manifest: Manifest) -> list[Ids]:
@@ -64,24 +58,25 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     ids, firsts = ids_of(store, manifest), manifest.firsts()
     blocks: list[Block] = []
-    numbers: list[int] = []
+    dead: set[int] = set()
+    gone, here = manifest.dead_places(), 0
     for number in order:
         entry = manifest.corpora[number]
         rows = store.blobs.tensors(entry.rows)["rows"]
         if tuple(rows.shape) != (entry.count, manifest.config["width"]) or len(ids[number].docids) != entry.count:
             raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
-        numbers += range(firsts[number], firsts[number] + entry.count)
+        dead |= {here + place for place in gone[number]}
+        here += entry.count
         # A purged row has no docid; it is dead, and a name nobody can ask for keeps its place.
         names = [docid or f"\0{firsts[number] + place}" for place, docid in enumerate(ids[number].docids)]
         blocks.append(Block(names, rows))
-    gone = set(manifest.tombstones)
     held = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),
         store.blobs.tensors(manifest.encoder),
         store.blobs.text(manifest.tokenizer),
         blocks,
-        {place for place, number in enumerate(numbers) if number in gone},
+        dead,
         {name: held[blob][name] for name, blob in manifest.prompts.items()},
         manifest.facts,
     )
@@ -98,7 +93,7 @@ class Snapshot:
 
     def __init__(self, store: Store, manifest: Manifest, *, check: bool = True, device: str = "auto") -> None:
         if check:
-            check_everything(store, manifest)
+            store.check(manifest, manifest.blobs())
         self.store, self.manifest = store, manifest
         self.method = method_of(store, manifest, device=device)
         self.firsts = manifest.firsts()
@@ -162,8 +157,8 @@ def living_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, s
     """Row and content mark of each document that can be found, by docid."""
     gone, found, row = set(manifest.tombstones), {}, 0
     for one in ids:
-        for docid, content in zip(one.docids, one.contents, strict=True):
-            if docid is not None and content is not None and row not in gone:
-                found[docid] = (row, content)
+        for place, docid in enumerate(one.docids):
+            if docid is not None and row not in gone:
+                found[docid] = (row, one.mark(place))
             row += 1
     return found

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,12 @@ class Store:
         if made.number != (current if number is None else number):
             raise DataError(f"is the manifest of generation {made.number}; restore it from a copy", path=path)
         return made
+
+    def check(self, manifest: Manifest, names: Iterable[str]) -> None:
+        """Raise DataError unless these blobs of a generation are whole; several at a time, since hashing leaves Python alone."""
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            for _ in pool.map(lambda name: self.blobs.check(name, manifest.sizes[name]), sorted(names)):
+                pass
 
     def numbers(self) -> list[int]:
         """Every generation that has a manifest, committed or not."""

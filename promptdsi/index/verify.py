@@ -10,7 +10,7 @@ import torch
 
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.documents import Documents
-from promptdsi.index.ids import Ids
+from promptdsi.index.ids import MARK, Ids
 from promptdsi.index.manifest import Entry, Manifest, unsealed
 from promptdsi.index.purge import pending
 from promptdsi.index.store import FOLDERS, WORK, Store
@@ -83,7 +83,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
         yield "rows hold NaN or Inf"
     elif bool(rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any()):
         yield "a purged document's row is not empty"
-    if len(ids.docids) != entry.count or len(ids.contents) != entry.count:
+    if len(ids.docids) != entry.count or len(ids.marks) != MARK * entry.count:
         yield f"{len(ids.docids)} docids for {entry.count} rows"
     if entry.documents is not None:
         opened = Documents(store.blobs.path(entry.documents))

@@ -6,7 +6,7 @@ Ties are broken by docid, ascending, in every place that ranks. Letters: B batch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,14 +43,16 @@ class Rows(nn.Module):
         """Freeze what is there and append a block that learns, from its starting vectors (n, D)."""
         if len(docids) != len(start) or start.shape[1:] != (self.width,):
             raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
-        arriving = {docid: number for number, docid in enumerate(docids, len(self.docids))}
-        living = {docid for docid in docids if docid in self.row_of and self.row_of[docid] not in self.dead}
+        arriving = dict(zip(docids, range(len(self.docids), len(self.docids) + len(docids)), strict=True))
+        living = {docid for docid in arriving.keys() & self.row_of.keys() if self.row_of[docid] not in self.dead}
         present = [docid for docid in living if arriving[docid] not in self.dead]
-        twice = [docid for docid, count in Counter(docids).items() if count > 1]
+        twice = [docid for docid, count in Counter(docids).items() if count > 1] if len(arriving) < len(docids) else []
         if present or twice:
             raise ValueError(f"docid {min(present + twice)!r} is there already")
         self.freeze()
-        self.row_of.update({docid: number for docid, number in arriving.items() if docid not in living})
+        for docid in living:
+            del arriving[docid]
+        self.row_of.update(arriving)
         self.docids.extend(docids)
         self.blocks.append(nn.Parameter(start))
         self._order = None
@@ -127,14 +129,14 @@ class Rows(nn.Module):
         return Top(torch.cat([one.rows for one in found]), torch.cat([one.scores for one in found]))
 
     def _top(self, vectors: Tensor, k: int) -> Top:
-        order = self._docid_order().to(vectors.device)
         rows = torch.empty(len(vectors), 0, dtype=torch.long, device=vectors.device)
         scores = vectors.new_empty(len(vectors), 0)
         for first, scored in self._scored(vectors):
-            found = best(scored, order[first : first + scored.shape[1]], k)  # (B, ≤ k) places in the piece
+            numbers = torch.arange(first, first + scored.shape[1], device=vectors.device)
+            found = best(scored, numbers, k, self._docid_order)  # (B, ≤ k) places in the piece
             rows = torch.cat([rows, found + first], 1)
             scores = torch.cat([scores, scored.gather(1, found)], 1)
-            keep = best(scores, order[rows], k)
+            keep = best(scores, rows, k, self._docid_order)
             rows, scores = rows.gather(1, keep), scores.gather(1, keep)
         return Top(rows, scores)
 
@@ -173,15 +175,22 @@ class Rows(nn.Module):
         return self._order
 
 
-def best(scores: Tensor, order: Tensor, k: int) -> Tensor:
-    """Columns of the k highest scores, best first, equal scores by `order` ((N,) or (B, N)): (B, N) → (B, ≤ k)."""
+def best(scores: Tensor, rows: Tensor, k: int, docid_order: Callable[[], Tensor]) -> Tensor:
+    """Columns of the k highest scores, best first, equal scores by docid: (B, N) → (B, ≤ k).
+
+    `rows` ((N,) or (B, N)) says which row each column is. The order of docids is asked for only where scores are equal: for
+    a large index it takes longer to make than the search itself.
+    """
     k = min(k, scores.shape[1])
     if k == 0:
         return scores.new_empty(len(scores), 0, dtype=torch.long)
-    top = scores.topk(k)
-    wanted = int((scores >= top.values[:, -1:]).sum(1).max())  # more than k where a tie crosses the border
-    places = top.indices if wanted == k else scores.topk(wanted).indices  # (B, wanted)
-    order = order.expand_as(scores).gather(1, places)
+    top = scores.topk(min(k + 1, scores.shape[1]))
+    equal = (top.values[:, 1:] == top.values[:, :-1]) & top.values[:, 1:].isfinite()  # deleted rows need no order
+    if not bool(equal.any()):
+        return top.indices[:, :k]
+    wanted = int((scores >= top.values[:, k - 1 : k]).sum(1).max())  # more than k where a tie crosses the border
+    places = scores.topk(wanted).indices  # (B, wanted)
+    order = docid_order().to(scores.device)[rows].expand_as(scores).gather(1, places)
     places = places.gather(1, order.argsort(1))
     by_score = torch.argsort(scores.gather(1, places), dim=1, descending=True, stable=True)
     return places.gather(1, by_score)[:, :k]
