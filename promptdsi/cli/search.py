@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from promptdsi.index.hits import Hit
 
 AT_ONCE = 64
+INDENT = " " * 12
 At = Annotated[int | None, typer.Option("--at", help="Answer as this generation did.", metavar="GENERATION")]
 
 
@@ -80,17 +83,18 @@ def _batches(words: list[str]) -> Iterator[list[str]]:
 
 def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
     """Hits for a person: rank, score, title, where it came from, and the passage."""
+    width = min(shutil.get_terminal_size().columns, 110) - len(INDENT)
     if not alone:
-        print(f"{query}")
+        print(query)
     if not hits:
         print("    nothing: the index holds no documents")
     for hit in hits:
         name = hit.title or hit.docid
         print(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]")
-        if hit.snippet:
-            print(f"            {hit.snippet}")
+        for line in textwrap.wrap(hit.snippet, width):
+            print(f"{INDENT}{line}")
         for line in _reasons(hit):
-            print(f"            · {line}")
+            print(f"{INDENT}· {line}")
     print(end="" if alone else "\n", flush=True)
 
 
