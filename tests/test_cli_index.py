@@ -54,7 +54,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     assert lines[6]["event"] == {"documents": 1} and lines[1]["drift"] is not None and all(line["sha256"] for line in lines)
     assert "rollback" in run("log", "index").stdout
     facts = json.loads(run("info", "index", "--json").stdout)
-    assert (facts["generation"], facts["documents"], facts["deleted"], facts["method"]) == (8, 23, 1, "promptdsi")
+    assert (facts["generation"], facts["documents"], facts["deleted"], facts["method"]) == (8, 23, 0, "promptdsi")
     assert [corpus["corpus"] for corpus in facts["corpora"]] == ["d0", "d1"] and facts["corpora"][0]["probes"]
     assert "corpora" in run("info", "index").stdout
     verified = run("verify", "index")

@@ -13,6 +13,7 @@ import tiny
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
 from promptdsi.errors import UsageError
 from promptdsi.files import sha256_of
+from promptdsi.index.entries import get_list
 from promptdsi.index.hits import snippet
 from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI
@@ -259,7 +260,7 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
     report = index.add(corpora[1], keep_probes=2)
     assert report.drift is not None and report.drift.n == 8 and report.probes == 2
     before = index.snapshot.method
-    probes = [one for corpus in index.snapshot.manifest.corpora for one in index.store.blobs.json(corpus.probes or "")]
+    probes = [one for corpus in index.snapshot.manifest.corpora for one in get_list(index.store, corpus.probes or "")]
     assert len(probes) == 10 and all(set(one) == {"text", "docids"} for one in probes)
     expected = np.mean([before.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
     again = index.add(corpora[2])
@@ -274,7 +275,7 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
         name="flood",
     )
     generation, files = index.generation, checksums(tmp_path / "index")
-    with pytest.raises(PromptDSIError, match=r"fall by 0\.\d+, more than --max-drift 0.01: nothing was committed, the index is as it was"):
+    with pytest.raises(PromptDSIError, match=r"fall by 0\.\d+, more than --max-drift 0.01: it was not committed, the index is as it was"):
         index.add(flood, max_drift=0.01)
     assert index.generation == generation and checksums(tmp_path / "index") == files
     assert index.add(flood, max_drift=1.0).drift is not None

@@ -93,13 +93,13 @@ def test_verify_sees_what_checksums_cannot(place: Path, corpora: list[Corpus]) -
 
     spoiled = rows.clone()
     spoiled[3, 2] = float("nan")
-    twice = {"docids": [ids["docids"][1], *ids["docids"][1:]], "marks": ids["marks"]}
+    twice = ids | {"docids": [ids["docids"][1], *ids["docids"][1:]]}
     cases = {
         "rows hold NaN or Inf": with_entry(rows=store.blobs.put(to_bytes({"rows": spoiled}), "safetensors")),
         "rows are not 21 × 16 numbers": with_entry(rows=store.blobs.put(to_bytes({"rows": rows[:-1]}), "safetensors")),
         "stand for more than one document": with_entry(ids=store.blobs.put_json(twice)),
         "20 docids for 21 rows": with_entry(
-            ids=store.blobs.put_json({"docids": ids["docids"][1:], "marks": ids["marks"][64:]}),
+            ids=store.blobs.put_json(ids | {"docids": ids["docids"][1:], "marks": ids["marks"][64:]}),
         ),
         "the stored documents are not those of the rows": with_entry(documents=manifest.corpora[1].documents),
         "rows are deleted that do not exist": replace(manifest, tombstones=(99,)),
@@ -109,10 +109,16 @@ def test_verify_sees_what_checksums_cannot(place: Path, corpora: list[Corpus]) -
         assert says in "; ".join(_verify(store)), says
         problem_of(place)  # raises nothing that is not an error for a person
     store.commit(manifest)
-    assert any("belongs to no generation" in problem for problem in _verify(store))  # what the cases left
+    stray = store.blobs.put(b"nobody's", "json")
+    (place / "blobs/.documents.x1y2").write_text("half a file")
+    (place / "generations/000003.json").write_text("never committed")
+    for name in (stray, ".documents.x1y2", "000003.json"):
+        assert any(f"{name} belongs to no generation" in problem for problem in _verify(store)), name
     (place / "notes.txt").write_text("mine")
     assert any("notes.txt is no part of an index" in problem for problem in _verify(store))
+    (place / ".gitattributes").write_text("mine too")
     Index.open(place, device="cpu").delete(corpora[0].documents[0].docid)
+    assert (place / ".gitattributes").exists()
     assert _verify(store) == [f"{place / 'notes.txt'} is no part of an index"]
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from promptdsi import Corpus, Document, Index, PromptDSIError
+from promptdsi.index.purge import pending, purge
 
 NAMES = [f"doc {letter}" for letter in "abcdefgh"]
 WORDS = ["tea", "water", "bread", "boat", "lock", "owl"]
@@ -30,9 +31,12 @@ class State:
 
     def __init__(self, living: dict[str, str], hidden: dict[str, str]) -> None:
         self.living, self.hidden = dict(living), dict(hidden)
+        self.unsure: set[str] = set()  # docids some version of which a purge has erased: not tracked here
 
     def copy(self) -> State:
-        return State(self.living, self.hidden)
+        made = State(self.living, self.hidden)
+        made.unsure = set(self.unsure)
+        return made
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -87,17 +91,11 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=generations)
     def tune(self) -> Any:
-        return multiple(*(self.moved(self.state.copy()) for _ in self.index.tune()[:1])) if self._one_fast() else multiple()
+        return multiple(*(self._tuned() for _ in self.index.tune()))
 
-    def _one_fast(self) -> bool:
-        return sum(entry.fast for entry in self.index.snapshot.manifest.corpora) == 1 and self._fast_lives()
-
-    def _fast_lives(self) -> bool:
-        manifest = self.index.snapshot.manifest
-        for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
-            if entry.fast and set(range(first, first + entry.count)) <= set(manifest.tombstones):
-                return False
-        return True
+    def _tuned(self) -> int:
+        self.history.append(self.state.copy())
+        return len(self.history)
 
     @rule(target=generations, docids=st.sets(st.sampled_from(NAMES), min_size=1, max_size=2))
     def delete(self, docids: set[str]) -> Any:
@@ -124,6 +122,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=generations, to=generations)
     def rollback(self, to: int) -> Any:
+        if self.history[to - 1].unsure:
+            return multiple()
         if to == len(self.history):
             with pytest.raises(PromptDSIError, match="nothing to go back to"):
                 self.index.rollback(to)
@@ -133,6 +133,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=generations, docid=st.sampled_from(NAMES))
     def purge(self, docid: str) -> Any:
+        if self._unsure(docid):
+            return multiple()
         if not any(docid in state.living or docid in state.hidden for state in self.history):
             with pytest.raises(PromptDSIError, match="holds no document"):
                 self.index.purge(docid)
@@ -141,6 +143,46 @@ class IndexMachine(RuleBasedStateMachine):
         self._erased([docid])
         state = self.state.copy()
         return self.moved(state)
+
+    @rule(target=generations)
+    def purge_deleted(self) -> Any:
+        """Erases deleted documents from every generation, and versions that were replaced; look_back then skips those."""
+        if not self.state.hidden and not self._replaced():
+            with pytest.raises(PromptDSIError, match="no deleted document is left to purge"):
+                self.index.purge()
+            return multiple()
+        self.index.purge()
+        self._erased(list(self.state.hidden))
+        for state in self.history:
+            state.unsure |= {docid for docid, text in self.state.living.items() if state.living.get(docid, text) != text}
+            state.unsure |= {docid for docid in self.state.living if docid in state.hidden}
+        return self.moved(self.state.copy())
+
+    def _replaced(self) -> bool:
+        """Whether a dead version of a living document is on the disk, by what the index itself says."""
+        manifest = self.index.snapshot.manifest
+        dead = zip(manifest.corpora, manifest.dead_places(), strict=True)
+        return any(self.index.store.ids(entry.ids).docids[place] is not None for entry, gone in dead for place in gone)
+
+    @rule(target=generations, docid=st.sampled_from(NAMES), step=st.integers(1, 40))
+    def crash_while_purging(self, docid: str, step: int) -> Any:
+        if not any(docid in state.living or docid in state.hidden for state in self.history) or self._unsure(docid):
+            return multiple()
+        with pytest.MonkeyPatch.context() as patch:
+            Faults(at=step).install(patch)
+            with contextlib.suppress(Died):
+                self.index.purge(docid)
+        self.index = Index.open(self.place, device="cpu")
+        if self.index.generation == len(self.history):
+            return multiple()
+        if pending(self.index.store, self.index.store.manifest()):
+            purge(self.index.store, [docid])  # the same command again completes it, and makes no generation of its own
+        self._erased([docid])
+        self.index = Index.open(self.place, device="cpu")
+        return self.moved(self.state.copy())
+
+    def _unsure(self, docid: str) -> bool:
+        return any(docid in state.unsure for state in self.history)
 
     def _erased(self, docids: Iterable[str]) -> None:
         for docid in docids:
@@ -182,7 +224,10 @@ class IndexMachine(RuleBasedStateMachine):
     def look_back(self, at: int) -> None:
         earlier = Index.open(self.place, at=at, device="cpu")
         state = self.history[at - 1]
-        assert {docid: earlier.get(docid).text for docid in (hit.docid for hit in earlier.search("bread", k=100))} == state.living
+        seen = {docid: earlier.get(docid).text for docid in (hit.docid for hit in earlier.search("bread", k=100))}
+        assert {docid: text for docid, text in seen.items() if docid not in state.unsure} == {
+            docid: text for docid, text in state.living.items() if docid not in state.unsure
+        }
 
     @rule()
     def verify(self) -> None:

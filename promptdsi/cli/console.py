@@ -82,14 +82,15 @@ def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = Fal
 
 def table_of(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> Table:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=escape(title) or None, title_justify="left", box=box.SIMPLE_HEAD)
     for column, value in rows[0].items() if rows else ():
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
     for number, row in enumerate(rows):
         last = total and number == len(rows) - 2
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()), end_section=last)
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()), end_section=last)
     return table
 
 

@@ -11,6 +11,7 @@ from promptdsi.cli.console import (
     Device,
     Json,
     MaxUnknown,
+    Offline,
     OnError,
     Quiet,
     Threads,
@@ -36,6 +37,7 @@ def evaluate(
     max_unknown: MaxUnknown = 0,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:

@@ -13,6 +13,7 @@ from promptdsi.errors import PromptDSIError
 
 if TYPE_CHECKING:
     from promptdsi.index.manifest import Manifest
+    from promptdsi.index.store import Store
 
 
 def info(index: IndexPath, json: Json = False) -> None:
@@ -26,7 +27,7 @@ def info(index: IndexPath, json: Json = False) -> None:
     facts: dict[str, Any] = {
         "generation": manifest.number,
         "documents": manifest.documents,
-        "deleted": len(manifest.tombstones),
+        "deleted": deleted(store, manifest),
         "method": manifest.method,
         "prompts": manifest.params["prompts"],
         "backbone": manifest.params["backbone"],
@@ -46,6 +47,14 @@ def info(index: IndexPath, json: Json = False) -> None:
         return
     print_table(str(index), [{"": key.replace("_", " "), "value": f"{v:,}" if type(v) is int else str(v)} for key, v in facts.items()])
     print_table("corpora", [{key: _word(value) for key, value in row.items()} for row in corpora])
+
+
+def deleted(store: Store, manifest: Manifest) -> int:
+    """Documents that `undelete` could show again: hidden, not purged, not replaced."""
+    from promptdsi.index.removal import rows_by_docid
+
+    gone = set(manifest.tombstones)
+    return sum(gone.issuperset(rows) for rows in rows_by_docid(store, manifest).values())
 
 
 def log(index: IndexPath, json: Json = False) -> None:
@@ -111,4 +120,6 @@ def _line(manifest: Manifest) -> dict[str, Any]:
 
 
 def _word(value: Any) -> Any:
-    return {None: "", True: "yes", False: "no"}.get(value, value) if not isinstance(value, int) or isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else value

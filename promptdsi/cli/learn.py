@@ -34,6 +34,10 @@ CorpusPath = Annotated[Path, typer.Argument(help="BEIR folder, .jsonl, .tsv, or 
 Name = Annotated[str | None, typer.Option("--name", help="Name of the corpus in the index (default: its folder's).")]
 KeepProbes = Annotated[int, typer.Option("--keep-probes", min=0, help="Keep this many dev queries, to measure drift with later.")]
 KeepQueries = Annotated[bool, typer.Option("--keep-queries", help="Keep the train queries, for search --explain.")]
+# Parameters and options with a flag of their own, which would overrule what --set says.
+OWN_FLAGS = {"preset", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
+OWN_FLAGS |= {"fast", "update", "max_drift", "progress", "announce"}
+LaterSeed = Annotated[int | None, typer.Option("--seed", help="Seed of this learning (default: the index's).")]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 
 
@@ -90,8 +94,10 @@ def add(
     name: Name = None,
     on_error: OnError = "stop",
     max_unknown: MaxUnknown = 0,
+    seed: LaterSeed = None,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -110,6 +116,7 @@ def add(
         keep_probes=keep_probes,
         keep_queries=keep_queries,
         name=name,
+        seed=seed,
         device=device,
         **told(quiet),
     )
@@ -119,8 +126,10 @@ def add(
 def tune(
     index: IndexPath,
     max_drift: MaxDrift = None,
+    seed: LaterSeed = None,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -131,7 +140,7 @@ def tune(
     from promptdsi.index import growth
     from promptdsi.index.store import Store
 
-    reports = growth.tune(Store(index), growth.Options(max_drift=max_drift, device=device, **told(quiet)))
+    reports = growth.tune(Store(index), growth.Options(max_drift=max_drift, seed=seed, device=device, **told(quiet)))
     if not reports:
         say("nothing to tune: no corpus was added with --fast", quiet=quiet)
     for report in reports:
@@ -164,7 +173,8 @@ def announce(work: Work, *, quiet: bool) -> None:
     generated = f", {work.generated:,} of them generated" if work.generated else ""
     cut = f"; {work.cut:,} documents are longer than the model may read and are cut" if work.cut else ""
     needs = f"about {duration(work.seconds)} and {work.bytes / 1e9:.1f} GB of memory"
-    say(f"learning {work.documents:,} documents from {work.queries:,} queries{generated}: {needs}{cut}", quiet=quiet)
+    what = f"learning {work.documents:,} documents from {work.queries:,} queries{generated}"
+    say(f"{what if work.queries else f'encoding {work.documents:,} documents'}: {needs}{cut}", quiet=quiet)
 
 
 def show(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
@@ -189,8 +199,10 @@ def sentences(report: Report, index: Path) -> list[str]:
         lines.append(f"{report.cut:,} documents are longer than the model may read; their ends were not read")
     if report.dev_hits10 is not None:
         lines.append(f"dev queries of {report.corpus}: Hits@10 {100 * report.dev_hits10:.1f} (n {report.dev_queries:,})")
+    if report.cut_queries:
+        lines.append(f"{report.cut_queries:,} queries are longer than the model may read; their ends were not read")
     if report.fast:
-        lines.append(f"not trained yet; `promptdsi tune {index}` does")
+        lines.append(f"not trained yet; `promptdsi tune {index}` does, where the index stores text")
     elif report.unfindable:
         names = ", ".join(report.unfindable[:5]) + (", …" if len(report.unfindable) > 5 else "")
         lines.append(f"{len(report.unfindable):,} documents are not in the first ten of any of their own queries: {names}")
@@ -230,15 +242,20 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
-        if not sign or not key:
+        outer, dot, inner = key.partition(".")
+        if not sign or not outer or (dot and not inner):
             raise UsageError(f"--set {pair}: expected KEY=VALUE")
+        if outer in OWN_FLAGS:
+            raise UsageError(f"--set {pair}: {outer} has an option of its own, --{outer.replace('_', '-')}")
         try:
             parsed = json_module.loads(value)
         except ValueError:
             parsed = value
-        outer, _, inner = key.partition(".")
         if inner:
-            found.setdefault(outer, {})[inner] = parsed
+            inside = found.setdefault(outer, {})
+            if not isinstance(inside, dict):
+                raise UsageError(f"--set {pair}: {outer} was given a value before")
+            inside[inner] = parsed
         else:
             found[outer] = parsed
     return found

@@ -47,7 +47,7 @@ def purge(
     from promptdsi.index.purge import purge as erase
     from promptdsi.index.store import Store
 
-    made = erase(Store(index), docids or ())
+    made = erase(Store(index), docids or None)
     if json:
         print_json({"generation": made.number, "purged": made.event["documents"]})
     say(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Device, Json, Quiet, Threads, print_json, use_threads
+from promptdsi.cli.console import Device, Json, Offline, Quiet, Threads, print_json, say, use_threads
 from promptdsi.cli.learn import IndexPath
+from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
     from promptdsi.index.hits import Hit
@@ -29,6 +30,7 @@ def search(
     at: At = None,
     device: Device = "auto",
     threads: Threads = None,
+    offline: Offline = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -37,7 +39,10 @@ def search(
     from promptdsi.index.index import Index
 
     opened = Index.open(index, at=at, device=device)
+    method = opened.snapshot.method
     for batch in _batches(queries):
+        if cut := method.tokenizer_.encode(batch, max_tokens=method.max_tokens).cut:
+            say(f"{cut:,} queries are longer than {method.max_tokens} tokens; their ends were not read", quiet=quiet)
         for query, hits in zip(batch, opened.search(batch, k=k, explain=explain), strict=True):
             if json:
                 print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in hits]})
@@ -66,24 +71,37 @@ def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the d
 
 def _batches(words: list[str]) -> Iterator[list[str]]:
     """Queries as they come, some at a time; blank lines of standard input are no queries."""
-    if words == ["-"]:
-        batch: list[str] = []
-        for line in sys.stdin:
-            if line.strip():
-                batch.append(line.strip())
-            if len(batch) == AT_ONCE:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
-    else:
-        for start in range(0, len(words), AT_ONCE):
-            yield words[start : start + AT_ONCE]
+    if words != ["-"]:
+        yield from (words[start : start + AT_ONCE] for start in range(0, len(words), AT_ONCE))
+        return
+    for lines in _arriving():
+        batch = [line.strip() for line in lines if line.strip()]
+        yield from (batch[start : start + AT_ONCE] for start in range(0, len(batch), AT_ONCE))
+
+
+def _arriving() -> Iterator[list[str]]:
+    """Lines of standard input as soon as they are there: whoever waits for an answer before asking again gets it."""
+    raw = getattr(sys.stdin, "buffer", None)
+    if raw is None:
+        yield list(sys.stdin)
+        return
+    rest = b""
+    while chunk := raw.read1(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield [_text(line) for line in lines]
+    yield [_text(rest)]
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"standard input: the line {line[:50]!a} is not UTF-8") from None
 
 
 def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
     """Hits for a person: rank, score, title, where it came from, and the passage."""
-    width = min(shutil.get_terminal_size().columns, 110) - len(INDENT)
+    width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
     if not alone:
         print(query)
     if not hits:

@@ -23,7 +23,7 @@ STORES = ("text", "title", "none")
 TABLE = "CREATE TABLE documents (place INTEGER PRIMARY KEY, docid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
 
 
-def write_documents(blobs: Blobs, numbered: Iterable[tuple[int, Document]], *, store: str) -> str:
+def write_documents(blobs: Blobs, numbered: Iterable[tuple[int, Document]], *, since: int, store: str = "text") -> str:
     """A blob with documents at their places in the corpus; `store` says how much of each is kept."""
     handle, name = tempfile.mkstemp(dir=blobs.folder, prefix=".documents.")
     os.close(handle)
@@ -32,6 +32,7 @@ def write_documents(blobs: Blobs, numbered: Iterable[tuple[int, Document]], *, s
             # Nothing can be lost that is not yet named: the file is synced as a whole before it gets its name.
             database.execute("PRAGMA journal_mode=OFF")
             database.execute("PRAGMA synchronous=OFF")
+            database.execute(f"PRAGMA user_version={since:d}")
             database.execute("BEGIN")
             database.execute(TABLE)
             database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", (_record(place, one, store) for place, one in numbered))
@@ -56,7 +57,10 @@ class Documents:
     def __init__(self, path: Path) -> None:
         self.path = path
         # immutable: no lock, no journal, nothing written beside it, so read-only media serve as well.
-        self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        try:
+            self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise DataError(f"cannot be opened ({error})", path=path) from None
 
     def get(self, place: int) -> Document | None:
         found = self._all("WHERE place = ?", place)
@@ -68,7 +72,7 @@ class Documents:
     def _all(self, clause: str, *values: Any) -> list[tuple[int, Document]]:
         try:
             rows = self._database.execute(f"SELECT place, docid, title, text, metadata FROM documents {clause}", values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=self.path) from None
         return [(place, Document(docid, text, title, json.loads(metadata or "{}"))) for place, docid, title, text, metadata in rows]
 

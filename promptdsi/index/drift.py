@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from promptdsi.evaluation.asking import Question, ask
 from promptdsi.evaluation.metrics import values
+from promptdsi.index.entries import get_list
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.report import Drift
 from promptdsi.index.snapshot import method_of
@@ -17,7 +18,7 @@ def probes_of(store: Store, manifest: Manifest, *, without: str | None = None) -
     for entry in manifest.corpora:
         if entry.probes and entry.name != without:
             store.blobs.check(entry.probes, manifest.sizes[entry.probes])
-            for place, one in enumerate(store.blobs.json(entry.probes)):
+            for place, one in enumerate(get_list(store, entry.probes)):
                 found.append(Question(f"{entry.name} {place}", one["text"], dict.fromkeys(one["docids"], 1.0)))
     return found
 
@@ -26,11 +27,11 @@ def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: s
     """Hits@10 on the probes as the index is and as it would become; None where there are none."""
     probes = probes_of(store, parent, without=without)
     before = method_of(store, parent, device=device) if probes else after
-    shared = [set(_living(method)) for method in (before, after)]
-    asked = [one for one in probes if set(one.relevant) & shared[0] & shared[1]]
+    shared = set(_living(before)) & set(_living(after))
+    asked = [one for one in probes if not shared.isdisjoint(one.relevant)]
     if not asked:
         return None
-    old, new = (ask(method, asked, known=lambda docid: docid in shared[0] & shared[1]) for method in (before, after))
+    old, new = (ask(method, asked, known=shared.__contains__) for method in (before, after))
     hits = [float(values("Hits@10", one.judged).mean()) for one in (old, new)]
     return Drift(hits[0], hits[1], len(asked))
 

@@ -30,18 +30,31 @@ def put_entry(store: Store, corpus: Corpus, method: PromptDSI, *, since: int, op
     if not bool(torch.isfinite(block).all()):
         raise PromptDSIError(f"the rows of {corpus.name} are not finite; nothing is kept")
     keep = store.manifest().store if since > 1 else options.store  # decided once, when the index is created
-    documents = None if keep == "none" else write_documents(store.blobs, enumerate(corpus.documents), store=keep)
+    documents = None if keep == "none" else write_documents(store.blobs, enumerate(corpus.documents), since=since, store=keep)
     return Entry(
         name=corpus.name,
         since=since,
         count=len(corpus),
-        rows=store.blobs.put(to_bytes({"rows": block}), "safetensors"),
-        ids=store.blobs.put_json(Ids.of(corpus.documents).to_json()),
+        rows=put_rows(store, block, since=since),
+        ids=store.blobs.put_json(Ids.of(corpus.documents, since=since).to_json()),
         documents=documents,
-        probes=store.blobs.put_json(_probes(corpus, options.keep_probes, method.seed)) if options.keep_probes else None,
-        queries=store.blobs.put_json(_queries(corpus, method, first=since == 1)) if options.keep_queries else None,
+        probes=put_list(store, _probes(corpus, options.keep_probes, method.seed), since=since) if options.keep_probes else None,
+        queries=put_list(store, _queries(corpus, method, first=since == 1), since=since) if options.keep_queries else None,
         fast=options.fast,
     )
+
+
+def put_rows(store: Store, rows: Tensor, *, since: int) -> str:
+    return store.blobs.put(to_bytes({"rows": rows}, metadata={"since": str(since)}), "safetensors")
+
+
+def put_list(store: Store, entries: list[dict[str, Any]], *, since: int) -> str:
+    """Probes or queries of a corpus."""
+    return store.blobs.put_json({"since": since, "entries": entries})
+
+
+def get_list(store: Store, name: str) -> list[dict[str, Any]]:
+    return list(store.blobs.json(name)["entries"])
 
 
 def _probes(corpus: Corpus, number: int, seed: int) -> list[dict[str, Any]]:
@@ -77,14 +90,15 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
     if entry.documents is None or manifest.store != "text":
         raise PromptDSIError(
             f"the index stores no text (--store {manifest.store}), so {entry.name} cannot be trained from it; "
-            "delete it and add it again without --fast"
+            "delete its documents and add them again without --fast"
         )
-    first, gone = manifest.firsts()[number], set(manifest.tombstones)
+    gone = set(manifest.dead_places()[number])
+    store.check(manifest, {name for name in (entry.documents, entry.queries) if name})
     opened = Documents(store.blobs.path(entry.documents))
-    documents = [document for place, document in opened if first + place not in gone]
+    documents = [document for place, document in opened if place not in gone]
     opened.close()
     here = {document.docid for document in documents}
-    kept = [one for one in store.blobs.json(entry.queries) if one["docid"] in here] if entry.queries else []
+    kept = [one for one in get_list(store, entry.queries) if one["docid"] in here] if entry.queries else []
     queries = [Query(f"q{place}", one["text"], one["kind"]) for place, one in enumerate(kept)]
     judgements = [Judgement(f"q{place}", one["docid"]) for place, one in enumerate(kept)]
     return Corpus(documents, queries, {"train": judgements}, name=entry.name)

@@ -65,7 +65,7 @@ def _beir(snapshot: Snapshot, folder: Path) -> None:
     kept = [
         (f"{number}-{place}", one)
         for number in range(len(snapshot.manifest.corpora))
-        for place, one in enumerate(snapshot.kept_queries(number))
+        for place, one in enumerate(one for some in snapshot.kept_queries(number).values() for one in some)
         if (number, one["docid"]) in here
     ]
     queries = [Query(queryid, one["text"], one["kind"]) for queryid, one in kept]

@@ -18,8 +18,9 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.evaluation.asking import ask, questions
 from promptdsi.evaluation.metrics import values
+from promptdsi.index.checks import NO_PROBES, check_bound, check_corpus, check_probes, name_of, refuse_drift
 from promptdsi.index.drift import measure_drift
-from promptdsi.index.entries import put_entry, put_prompts, stored_corpus
+from promptdsi.index.entries import put_entry, put_prompts, put_rows, stored_corpus
 from promptdsi.index.ids import content_of
 from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
@@ -46,6 +47,7 @@ class Options:
     store: str = "text"
     keep_probes: int = 0
     keep_queries: bool = False
+    seed: int | None = None  # of this learning; the method's own by default
     fast: bool = False
     update: bool = False
     max_drift: float | None = None
@@ -67,8 +69,9 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     """Learn D0 and commit generation 1. Interrupted, the same call goes on from its checkpoint."""
     started = time.monotonic()
     store.check_new()
-    name = _name(corpus, options)
-    _check_probes(corpus, options)
+    check_corpus(corpus)
+    name = name_of(corpus, options)
+    check_probes(corpus, options)
     held = dict(method.get_params())
     # A throw-away model measures the machine's speed: training starts from the backbone itself.
     method.start(load_backbone(method.backbone, offline=method.offline))
@@ -76,6 +79,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     store.begin()
     go_on = f"{store.folder} is not finished; run the same command again to go on"
     with writing(store.folder), unharmed(go_on):
+        store.check_new()  # again: another create may have ended while this one looked
         store.clean_unfinished()
         call_helpers(corpus)
         try:
@@ -108,19 +112,21 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
 def add(store: Store, corpus: Corpus, options: Options) -> Report:
     """Learn the next corpus and commit a generation; documents the index holds already cost nothing."""
     started = time.monotonic()
+    check_corpus(corpus)
+    check_bound(options)
     with store.writing(), unharmed(AS_IT_WAS.format(store.folder)):
         parent = _ready(store)
         new, replaced = _sort_out(store, parent, corpus, options)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
         if not len(new):
             return report
-        name = _name(corpus, options)
+        name = name_of(corpus, options)
         if name in {entry.name for entry in parent.corpora}:
             raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
-        _check_probes(new, options)
+        check_probes(new, options)
         if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
-            raise UsageError("--max-drift needs probe queries to measure with: none were kept; see --keep-probes")
-        method = method_of(store, parent, device=options.device)
+            raise UsageError(NO_PROBES)
+        method = _seeded(method_of(store, parent, device=options.device), options)
         options.announce(estimate(method, new, first=False, train=not options.fast))
         method.model_.rows.dead |= replaced
         method.add(new, train=not options.fast, progress=options.progress)
@@ -140,25 +146,32 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         report = replace(report, generation=number, corpus=name, added=len(new), updated=len(replaced))
         report = _measured(method, new, report, options.progress)
         report = replace(report, drift=measure_drift(store, parent, method, device=options.device))
-        _refuse_drift(store, report, options.max_drift)
+        refuse_drift(store, report, options.max_drift, "the index is as it was")
         report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
         store.commit(replace(manifest, event=report.event()))
     return report
 
 
 def tune(store: Store, options: Options) -> list[Report]:
-    """Train every corpus that was added fast, from what the index stored of it; one generation each."""
-    reports = []
-    with store.writing(), unharmed(AS_IT_WAS.format(store.folder)):
+    """Train every corpus that was added fast, from what the index stored of it; one generation each.
+
+    A corpus none of whose documents is left has nothing to train.
+    """
+    reports: list[Report] = []
+    check_bound(options)
+    with store.writing(), unharmed(f"{store.folder} keeps what was tuned until then; run the same command again"):
         parent = _ready(store)
-        for number in [place for place, entry in enumerate(parent.corpora) if entry.fast]:
+        if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
+            raise UsageError(NO_PROBES)
+        alive = [entry.count > len(gone) for entry, gone in zip(parent.corpora, parent.dead_places(), strict=True)]
+        for number in [place for place, entry in enumerate(parent.corpora) if entry.fast and alive[place]]:
             started = time.monotonic()
             entry = parent.corpora[number]
             corpus = stored_corpus(store, parent, number)
-            method = method_of(store, parent, device=options.device, last=number)
+            method = _seeded(method_of(store, parent, device=options.device, last=number), options)
             options.announce(estimate(method, corpus, first=False, train=True))
             method.tune(corpus, progress=options.progress)
-            rows = store.blobs.put(to_bytes({"rows": method.model_.rows.blocks[-1]}), "safetensors")
+            rows = put_rows(store, method.model_.rows.blocks[-1], since=entry.since)
             corpora = list(parent.corpora)
             corpora[number] = replace(entry, rows=rows, fast=False)
             manifest = replace(
@@ -174,7 +187,7 @@ def tune(store: Store, options: Options) -> list[Report]:
             )
             report = _measured(method, corpus, Report(manifest.number, "tune", entry.name), options.progress)
             report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=entry.name))
-            _refuse_drift(store, report, options.max_drift)
+            refuse_drift(store, report, options.max_drift, "what was tuned before it stays" if reports else "the index is as it was")
             report = replace(report, seconds=time.monotonic() - started)
             store.commit(replace(manifest, event=report.event()))
             parent = store.manifest()
@@ -218,28 +231,14 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
         vectors = method.encode([one.text for one in asked], progress=progress)
         ranks = rows.ranks(vectors, rows.numbers([one.docid for one in asked]).to(vectors.device)).tolist()
     best = {one.docid: rank for one, rank in sorted(zip(asked, ranks, strict=True), key=lambda pair: -pair[1])}
-    return replace(report, queries=len(asked), unfindable=[docid for docid, rank in best.items() if rank > 10])
+    cut = method.tokenizer_.encode([one.text for one in asked], max_tokens=method.max_tokens).cut
+    return replace(report, queries=len(asked), cut_queries=cut, unfindable=[docid for docid, rank in best.items() if rank > 10])
 
 
-def _refuse_drift(store: Store, report: Report, bound: float | None) -> None:
-    if bound is not None and report.drift is not None and report.drift.fall > bound:
-        store.clean()
-        raise PromptDSIError(
-            f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
-            f"more than --max-drift {bound}: nothing was committed, the index is as it was"
-        )
-
-
-def _check_probes(corpus: Corpus, options: Options) -> None:
-    if options.keep_probes and not corpus.pairs("dev", kinds=("annotated",)):
-        raise UsageError(f"--keep-probes {options.keep_probes} but {corpus.name} has no dev queries to keep")
-
-
-def _name(corpus: Corpus, options: Options) -> str:
-    name = options.name if options.name is not None else corpus.name
-    if not name.strip() or len(name) > 200 or not name.isprintable():
-        raise UsageError(f"a corpus needs a name of 1 to 200 printable characters, not {name[:50]!r}; give one with --name")
-    return name
+def _seeded(method: PromptDSI, options: Options) -> PromptDSI:
+    if options.seed is not None:
+        method.seed = options.seed
+    return method
 
 
 def _facts(method: PromptDSI) -> dict[str, Any]:

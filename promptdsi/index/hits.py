@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from promptdsi.methods.method import check_k
 from promptdsi.model.dsi import Encoded
 
 SNIPPET = 180  # characters
-READ = 20_000  # characters of a text that a snippet is looked for in
+READ, MATCHES = 20_000, 200  # characters of a text, and words of the query in it, that a snippet is looked for in
 WORD = re.compile(r"\w+")
 
 
@@ -62,6 +63,10 @@ def search(snapshot: Snapshot, queries: Sequence[str], *, k: int, explain: bool 
     for query in queries:
         if not isinstance(query, str) or not query.strip():
             raise UsageError("a query is empty: give a few words to look for")
+        try:
+            query.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError(f"the query {query[:50]!a} is not UTF-8") from None
     if not queries:
         return []
     method = snapshot.method
@@ -114,7 +119,7 @@ def _row(snapshot: Snapshot, row: int) -> Tensor:
 
 def _nearest(snapshot: Snapshot, row: int, docid: str, vector: Tensor) -> tuple[str | None, float | None]:
     """The kept query of a document nearest to the one asked, where the owner kept any."""
-    kept = [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number) if one["docid"] == docid]
+    kept = [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number).get(docid, [])]
     if not kept:
         return None, None
     vectors = snapshot.method.encode(kept)
@@ -135,7 +140,8 @@ def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     if len(text) <= width:
         return text
     wanted = set(WORD.findall(query.lower())) - STOPWORDS
-    found = [(match.start(), match[0].lower()) for match in WORD.finditer(text) if match[0].lower() in wanted]
+    matches = (match for match in WORD.finditer(text) if match[0].lower() in wanted)
+    found = [(match.start(), match[0].lower()) for match in itertools.islice(matches, MATCHES)]
     best = max(found, key=lambda start: (len({word for at, word in found if 0 <= at - start[0] < width}), -start[0]), default=(0, ""))
     sentence = text.rfind(". ", 0, best[0] + 1)
     first = sentence + 2 if sentence >= 0 else 0

@@ -14,21 +14,26 @@ ERASED = "0" * MARK
 
 
 class Ids(NamedTuple):
-    """By place in the corpus: docids, None where the document was purged, and the content marks, all in one string."""
+    """By place in the corpus: docids, None where the document was purged, and the content marks, all in one string.
 
+    `since`, the generation the corpus arrived in, makes the blobs of two corpora differ even where their documents are the
+    same: what is erased from one must stay in the other.
+    """
+
+    since: int
     docids: list[str | None]
     marks: str
 
     @classmethod
-    def of(cls, documents: Sequence[Document]) -> Ids:
-        return cls([document.docid for document in documents], "".join(content_of(document) for document in documents))
+    def of(cls, documents: Sequence[Document], *, since: int) -> Ids:
+        return cls(since, [document.docid for document in documents], "".join(content_of(document) for document in documents))
 
     @classmethod
     def from_json(cls, value: Any) -> Ids:
-        return cls(value["docids"], value["marks"])
+        return cls(value["since"], value["docids"], value["marks"])
 
     def to_json(self) -> dict[str, Any]:
-        return {"docids": self.docids, "marks": self.marks}
+        return self._asdict()
 
     def mark(self, place: int) -> str:
         return self.marks[MARK * place : MARK * (place + 1)]
@@ -36,7 +41,7 @@ class Ids(NamedTuple):
     def without(self, places: set[int]) -> Ids:
         """The same with some documents' marks erased; the others keep their places."""
         kept = [ERASED if place in places else self.mark(place) for place in range(len(self.docids))]
-        return Ids([None if place in places else docid for place, docid in enumerate(self.docids)], "".join(kept))
+        return Ids(self.since, [None if place in places else docid for place, docid in enumerate(self.docids)], "".join(kept))
 
 
 def content_of(document: Document) -> str:

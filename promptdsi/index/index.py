@@ -58,8 +58,9 @@ class Index:
         Keywords are those of `Options` (`name`, `store`, `keep_probes`, `keep_queries`, …) and of the method; what is not
         given comes from the preset.
         """
-        chosen = {key: value for key, value in keywords.items() if key in OPTIONS}
-        params = {key: value for key, value in keywords.items() if key not in OPTIONS or key == "device"}
+        _refuse(keywords, ("fast", "update", "max_drift"), "create")
+        chosen = {key: value for key, value in keywords.items() if key in OPTIONS and key != "seed"}
+        params = {key: value for key, value in keywords.items() if key not in OPTIONS or key in ("device", "seed")}
         options = growth.Options(**chosen)
         if options.store not in STORES:
             raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
@@ -101,11 +102,15 @@ class Index:
 
     def add(self, corpus: Corpus, **choices: Any) -> Report:
         """Learn the next corpus (`fast`, `update`, `max_drift`, `keep_probes`, …: see `Options`); nothing old is read."""
+        _refuse(choices, ("store",), "add")
         return self._after(growth.add(self._writable(), corpus, self._options(choices)))
 
     def tune(self, **choices: Any) -> list[Report]:
         """Train the corpora that were added fast."""
-        reports = growth.tune(self._writable(), self._options(choices))
+        try:
+            reports = growth.tune(self._writable(), self._options(choices))
+        finally:
+            self._snapshot = None  # corpora tuned before one that failed stay
         for report in reports:
             self._after(report)
         return reports
@@ -152,9 +157,9 @@ class Index:
         """Show hidden documents again."""
         return self._moved(removal.undelete(self._writable(), _several(docids)))
 
-    def purge(self, docids: str | Sequence[str] = ()) -> Manifest:
+    def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
-        return self._moved(purge.purge(self._writable(), _several(docids) if docids else ()))
+        return self._moved(purge.purge(self._writable(), None if docids is None else _several(docids)))
 
     def rollback(self, to: int | None = None) -> Manifest:
         """A new generation that equals an earlier one, by default the one before."""
@@ -209,6 +214,11 @@ def make_method(name: str, preset: str, params: dict[str, Any]) -> PromptDSI:
     return kind(**keywords)
 
 
+def _refuse(given: dict[str, Any], names: tuple[str, ...], what: str) -> None:
+    if wrong := [name for name in names if name in given]:
+        raise UsageError(f"{what} has no option {wrong[0]!r}")
+
+
 def _fitting(field: Field[Any], value: Any) -> Any:
     """A value of the kind the parameter has by default: a number for a number, words for words."""
     usual = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -223,6 +233,6 @@ def _fitting(field: Field[Any], value: Any) -> Any:
 
 def _several(docids: str | Sequence[str]) -> list[str]:
     found = [docids] if isinstance(docids, str) else list(docids)
-    if not found:
+    if not found or "" in found:
         raise UsageError("no docid was given")
     return found

@@ -15,6 +15,22 @@ class Busy(PromptDSIError):
     """Another process is writing to the index."""
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a writer is at work; asking needs no right to write."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.pread(handle, 1, 0):  # a holder names itself; asking the kernel would get in the way of one that is just coming
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Hold the index for writing; readers need no lock. The file names the holder while it holds, and is empty otherwise."""

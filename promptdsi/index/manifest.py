@@ -14,6 +14,7 @@ from typing import Any, Self
 from promptdsi.errors import DataError
 
 FORMAT = 1
+HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
 PARTS = ("rows", "ids", "documents", "probes", "queries")
 
 
@@ -56,6 +57,7 @@ class Manifest:
     event: dict[str, Any] = field(default_factory=dict)
     erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → what takes their place
     sizes: dict[str, int] = field(default_factory=dict)
+    retired: tuple[str, ...] = ()  # blobs that only earlier generations need
     format: int = FORMAT
     written_by: str = ""
 
@@ -94,7 +96,7 @@ class Manifest:
         for entry in self.corpora:
             parts = {part: getattr(entry, part) for part in PARTS}
             corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
-        return replace(self, corpora=tuple(corpora))
+        return replace(self, corpora=tuple(corpora), retired=tuple(sorted({new.get(name, name) for name in self.retired})))
 
     def to_bytes(self) -> bytes:
         return sealed(asdict(self))
@@ -104,7 +106,7 @@ class Manifest:
         said = unsealed(path)
         try:
             corpora = tuple(Entry(**entry) for entry in said.pop("corpora"))
-            made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"])})
+            made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"]), "retired": tuple(said["retired"])})
         except (TypeError, KeyError) as error:
             raise DataError(f"is no manifest ({error}); run `promptdsi verify`", path=path) from None
         return made
@@ -115,9 +117,15 @@ def now() -> str:
 
 
 def sealed(value: dict[str, Any]) -> bytes:
-    """JSON with the sha256 of the rest as its last field."""
-    text = json.dumps(value, ensure_ascii=False, sort_keys=True, indent=1)
-    return (json.dumps({"content": value, "sha256": _digest(text)}, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode("utf-8")
+    """JSON whose last field is the sha256 of the bytes before it.
+
+    Examples
+    --------
+    >>> sealed({"ranks": [1]})[:25]
+    b'{"content":{"ranks":[1]},'
+    """
+    body = HEAD + json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
+    return body + b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode()
 
 
 def unsealed(path: Path) -> dict[str, Any]:
@@ -127,9 +135,9 @@ def unsealed(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise DataError("is missing; restore it from a copy", path=path)
     raw = path.read_bytes()
+    body, seal = raw[:-TAIL], raw[-TAIL:]
     try:
-        said = json.loads(raw)
-        content = said["content"]
+        content = json.loads(raw)["content"]
         newer = int(content.get("format", 0)) > FORMAT
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError("is damaged (not readable as JSON); restore it from a copy", path=path) from None
@@ -139,10 +147,6 @@ def unsealed(path: Path) -> dict[str, Any]:
             f"this release reads up to format {FORMAT}: install promptdsi {content.get('written_by')} or newer",
             path=path,
         )
-    if sealed(content) != raw:
+    if not body.startswith(HEAD) or seal != b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode():
         raise DataError("is damaged (sha256 differs); restore it from a copy", path=path)
     return dict(content)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()

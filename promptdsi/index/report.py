@@ -52,7 +52,8 @@ class Report:
     updated: int = 0
     unchanged: int = 0
     queries: int = 0
-    cut: int = 0
+    cut: int = 0  # documents longer than the model may read
+    cut_queries: int = 0
     fast: bool = False
     seconds: float = 0.0
     dev_hits10: float | None = None
@@ -77,13 +78,14 @@ def drift_json(drift: Drift | None) -> dict[str, float] | None:
 def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> Work:
     """Documents, queries, and about how long and how much memory: from the speed of a few texts, read now."""
     annotated = first or method.new_corpus_queries == "gen+train"
-    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed, annotated=annotated)
+    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed, annotated=annotated) if train else []
     given = {pair.query.text for pair in corpus.pairs("train")}
     limit = method.document_tokens * method.document_windows
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
     query_tokens = sum(min(2 + len(one.text) / CHARACTERS_PER_TOKEN, method.max_tokens) for one in asked)
-    forward = sum(min(tokens, limit) for tokens in document_tokens) / _tokens_per_second(method, [one.text for one in asked[:32]])
-    each = query_tokens / _tokens_per_second(method, [one.text for one in asked[:32]])
+    speed = _tokens_per_second(method, [one.text for one in asked[:32]] or [document.text for document in corpus.documents[:8]])
+    forward = sum(min(tokens, limit) for tokens in document_tokens) / speed
+    each = query_tokens / speed
     width, rows = method.model_.rows.width, len(method.model_.rows) + len(corpus)
     seconds, held = forward, 4 * sum(weight.numel() for weight in method.model_.encoder.parameters())
     if first:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.documents import Documents
+from promptdsi.index.entries import get_list
 from promptdsi.index.ids import Ids
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.store import Store
@@ -22,6 +23,8 @@ from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import Block, Learned, assemble
 from promptdsi.model.encoder import EncoderConfig
+
+OPEN_FILES = 64  # document files held open at a time: an index may have more corpora than a process may have files
 
 
 class Place(NamedTuple):
@@ -50,7 +53,7 @@ def check_learned(store: Store, manifest: Manifest) -> None:
 
 def ids_of(store: Store, manifest: Manifest) -> list[Ids]:
     """Docids and content marks of every corpus."""
-    return [Ids.from_json(store.blobs.json(entry.ids)) for entry in manifest.corpora]
+    return [store.ids(entry.ids) for entry in manifest.corpora]
 
 
 def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
@@ -98,6 +101,7 @@ class Snapshot:
         self.method = method_of(store, manifest, device=device)
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
+        self._queries: dict[int, dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -119,14 +123,21 @@ class Snapshot:
         if entry.documents is None:
             return None
         with self._lock:
-            if number not in self._documents:
-                self._documents[number] = Documents(self._path(entry.documents, number))
-            return self._documents[number].get(place)
+            opened = self._documents.pop(number, None) or Documents(self._path(entry.documents, number))
+            self._documents[number] = opened  # the last one used is the last to be closed
+            if len(self._documents) > OPEN_FILES:
+                self._documents.pop(next(iter(self._documents))).close()
+            return opened.get(place)
 
-    def kept_queries(self, number: int) -> list[dict[str, Any]]:
-        """The train queries the owner chose to keep of a corpus."""
+    def kept_queries(self, number: int) -> dict[str, list[Any]]:
+        """The train queries the owner chose to keep of a corpus, by docid."""
         name = self.manifest.corpora[number].queries
-        return self.store.blobs.json(self._path(name, number, "queries").name) if name else []
+        if name and number not in self._queries:
+            by_docid: dict[str, list[Any]] = {}
+            for one in get_list(self.store, self._path(name, number, "queries").name):
+                by_docid.setdefault(one["docid"], []).append(one)
+            self._queries[number] = by_docid
+        return self._queries.get(number, {})
 
     def _path(self, name: str, number: int, part: str = "documents") -> Any:
         with contextlib.suppress(DataError):

@@ -16,13 +16,17 @@ from pathlib import Path
 from promptdsi import __version__
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write, make_folder, remove, sha256_of
-from promptdsi.index.blobs import Blobs, is_plain
+from promptdsi.index.blobs import NAME, Blobs, is_plain
+from promptdsi.index.ids import Ids
 from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest
 
 CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
 FOLDERS = ("blobs", "generations", "records")
 WORK = ".learning"  # checkpoints of a create that is under way
+MARK = ".creating"  # stands from the begin of a create to its end: a folder that has it may be begun anew
+# What we write before it gets its name. Other hidden files are not ours to remove.
+TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents)\..+")
 
 
 class NoIndex(PromptDSIError):
@@ -35,6 +39,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
+        self._ids: dict[str, Ids] = {}
 
     def current(self) -> int:
         """The number of the current generation."""
@@ -43,19 +48,24 @@ class Store:
             raise DataError("holds links; an index holds its own files only", path=self.folder)
         if not path.is_file():
             if self.begun():
-                hint = "was begun and not finished" if not self.numbers() else "has lost its file CURRENT: restore it from a copy"
-                raise NoIndex(f"{self.folder}: this index {hint}; if it was being created, run the same `promptdsi create` again")
+                raise NoIndex(f"{self.folder}: this index was begun and not finished; run the same `promptdsi create` again")
+            if self.numbers():
+                raise NoIndex(f"{self.folder}: this index has lost its file CURRENT: restore it from a copy")
             raise NoIndex(f"{self.folder}: no index is here; make one with `promptdsi create {self.folder} CORPUS`")
-        found = CURRENT.fullmatch(path.read_bytes())
+        raw = path.read_bytes()
+        found = CURRENT.fullmatch(raw)
         if not found:
             raise DataError("is damaged (no generation with its sha256); restore it from a copy", path=path)
         manifest = self.manifest_path(int(found[1]))
-        if not manifest.is_file() or sha256_of(manifest) != found[2].decode():
+        if not is_plain(manifest) or sha256_of(manifest) != found[2].decode():
+            if path.read_bytes() != raw:  # a purge came between: it rewrites the generation that was current
+                return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)
         return int(found[1])
 
     def begun(self) -> bool:
-        return all((self.folder / name).is_dir() for name in FOLDERS)
+        """Whether a create is under way here, or was cut off."""
+        return (self.folder / MARK).is_file() and not (self.folder / "CURRENT").exists()
 
     def manifest_path(self, number: int) -> Path:
         return self.folder / "generations" / f"{number:06d}.json"
@@ -84,7 +94,15 @@ class Store:
 
     def history(self) -> list[Manifest]:
         """All committed generations, oldest first."""
-        return [self.manifest(number) for number in range(1, self.current() + 1)]
+        return [Manifest.read(self.manifest_path(number)) for number in range(1, self.current() + 1)]
+
+    def ids(self, name: str) -> Ids:
+        """An `ids` blob; the same name is the same content, so the last ones are remembered."""
+        if name not in self._ids:
+            if len(self._ids) >= 256:
+                self._ids.clear()
+            self._ids[name] = Ids.from_json(self.blobs.json(name))
+        return self._ids[name]
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -94,22 +112,31 @@ class Store:
             yield
 
     def check_new(self) -> None:
-        """Raise DataError unless an index may be created here: in an empty or unfinished place."""
+        """Raise DataError unless an index may be created here: in an empty place, or where a create was cut off."""
         if (self.folder / "CURRENT").exists():
             raise DataError("is an index already; add to it with `promptdsi add`, or create another elsewhere", path=self.folder)
-        if self.folder.exists() and not self.begun() and any(path.name not in (*FOLDERS, "lock") for path in self.folder.iterdir()):
+        if any((self.folder / name).is_symlink() for name in FOLDERS):
+            raise DataError("holds links; an index holds its own files only", path=self.folder)
+        if self.folder.exists() and not self.folder.is_dir():
+            raise DataError("is a file; give a new or empty folder", path=self.folder)
+        if self.folder.exists() and not self.begun() and any(not TEMPORARY.fullmatch(path.name) for path in self.folder.iterdir()):
             raise DataError("exists and is no index; give a new or empty folder", path=self.folder)
 
     def begin(self) -> None:
-        """The folders of a new index."""
+        """The folders of a new index. The mark comes first: without it nothing that is there may be taken for ours."""
         self.check_new()
+        make_folder(self.folder)
+        if not self.begun():
+            with atomic_write(self.folder / MARK) as file:
+                file.write(b"promptdsi create is at work here, or was cut off; run the same command again\n")
         for name in FOLDERS:
             make_folder(self.folder / name)
 
     def abandon(self) -> None:
         """A create that failed takes its empty folders away again, unless it left a checkpoint to go on from."""
         if not (self.folder / WORK).exists():
-            (self.folder / "lock").unlink(missing_ok=True)
+            for name in ("lock", MARK):
+                (self.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 for name in (*FOLDERS, "."):
                     (self.folder / name).rmdir()
@@ -123,31 +150,43 @@ class Store:
 
     def commit(self, manifest: Manifest) -> None:
         """Make a generation the current one. Its blobs are there and synced: that is how blobs are written."""
-        self.write_manifest(manifest)
+        before: set[str] = set()
+        if manifest.number > 1:
+            parent = self.manifest().renamed(manifest.erase)
+            before = parent.blobs() | set(parent.retired)
+        self.write_manifest(replace(manifest, retired=tuple(sorted(before - manifest.blobs()))))
         self.point_to(manifest.number)
+        if manifest.number == 1:
+            self.clean()
 
     def point_to(self, number: int) -> None:
         with atomic_write(self.folder / "CURRENT") as file:
             file.write(f"{number:06d} {sha256_of(self.manifest_path(number))}\n".encode())
 
     def leftovers(self) -> list[Path]:
-        """What nothing leads to: temporary files, uncommitted manifests, blobs of no generation."""
-        current = self.current()
-        needed = {name for manifest in self.history() for name in manifest.blobs()}
-        found = [path for folder in (".", *FOLDERS) for path in (self.folder / folder).iterdir() if _is_temporary(path)]
-        found += [self.manifest_path(number) for number in self.numbers() if number > current]
-        found += [path for path in self.blobs.folder.iterdir() if path.name not in needed and not _is_temporary(path)]
+        """What nothing leads to: temporary files, checkpoints, uncommitted manifests, blobs of no generation."""
+        manifest = self.manifest()
+        needed = manifest.blobs() | set(manifest.retired) | manifest.erase.keys()  # those a purge removes, or has removed
+        found = [self.folder / MARK] if (self.folder / MARK).is_file() else []
+        found += [path for folder in (".", *FOLDERS) for path in _files(self.folder / folder) if TEMPORARY.fullmatch(path.name)]
+        found += _files(self.folder / WORK)
+        found += [self.manifest_path(number) for number in self.numbers() if number > manifest.number]
+        found += [path for path in _files(self.blobs.folder) if NAME.fullmatch(path.name) and path.name not in needed]
         return sorted(found)
 
     def clean(self) -> None:
         """Remove leftovers; only a writer that holds the lock may."""
-        remove([path for path in self.leftovers() if is_plain(path)])
+        remove(self.leftovers())
+        with contextlib.suppress(OSError):
+            (self.folder / WORK).rmdir()
 
     def clean_unfinished(self) -> None:
-        """Before a create goes on: nothing was committed, so nothing but the checkpoint is kept."""
-        remove([path for folder in FOLDERS for path in (self.folder / folder).iterdir() if is_plain(path)])
-        remove([path for path in self.folder.iterdir() if _is_temporary(path) and is_plain(path)])
+        """Before a create goes on: nothing was committed, so nothing but the mark and the checkpoint is kept."""
+        named = [path for folder in FOLDERS[:2] for path in _files(self.folder / folder)]
+        remove([path for path in named if NAME.fullmatch(path.name) or path.suffix == ".json" or TEMPORARY.fullmatch(path.name)])
+        remove([path for path in _files(self.folder) if TEMPORARY.fullmatch(path.name)])
 
 
-def _is_temporary(path: Path) -> bool:
-    return path.name.startswith(".") and path.name != WORK
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder; none where there is no such folder: empty ones get lost in copies."""
+    return [path for path in folder.iterdir() if is_plain(path)] if folder.is_dir() else []

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.errors import DataError
+from promptdsi.index.blobs import NAME
 from promptdsi.index.documents import Documents
-from promptdsi.index.ids import MARK, Ids
+from promptdsi.index.ids import MARK
+from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import Entry, Manifest, unsealed
 from promptdsi.index.purge import pending
-from promptdsi.index.store import FOLDERS, WORK, Store
+from promptdsi.index.store import FOLDERS, Store
 from promptdsi.progress import Progress, silent
 
 
@@ -60,7 +63,7 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
     gone, row = set(manifest.tombstones), 0
     living: Counter[str] = Counter()
     for entry in manifest.corpora:
-        for docid in Ids.from_json(store.blobs.json(entry.ids)).docids:
+        for docid in store.ids(entry.ids).docids:
             if docid is None and row not in gone:
                 yield f"row {row} has no docid and is not deleted"
             if docid is not None and row not in gone:
@@ -76,7 +79,7 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
 
 def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     rows = store.blobs.tensors(entry.rows).get("rows")
-    ids = Ids.from_json(store.blobs.json(entry.ids))
+    ids = store.ids(entry.ids)
     if rows is None or tuple(rows.shape) != (entry.count, width) or rows.dtype != torch.float32:
         yield f"rows are not {entry.count} × {width} numbers"
     elif not bool(torch.isfinite(rows).all()):
@@ -94,12 +97,14 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
 
 
 def _weights(store: Store, history: list[Manifest], sound: set[str]) -> Iterator[str]:
+    held: dict[str, set[str]] = {}
     for name in sorted({name for manifest in history for name in (manifest.encoder, *manifest.prompts.values())} & sound):
         for tensor_name, tensor in store.blobs.tensors(name).items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 yield f"blob {name}: {tensor_name} holds NaN or Inf"
+            held.setdefault(name, set()).add(tensor_name)
     for manifest in history:
-        if missing := [tensor for tensor, blob in manifest.prompts.items() if blob in sound and tensor not in store.blobs.tensors(blob)]:
+        if missing := [tensor for tensor, blob in manifest.prompts.items() if blob in sound and tensor not in held[blob]]:
             yield f"generation {manifest.number}: the prompt {missing[0]} is not in its blob"
 
 
@@ -110,14 +115,13 @@ def _others(store: Store, history: list[Manifest]) -> Iterator[str]:
         except DataError as error:
             yield str(error)
     if history and pending(store, history[-1]):
-        yield "a purge was cut off before it was done; run `promptdsi purge` again"
+        yield f"a purge was cut off before it was done; `promptdsi purge {store.folder}`, or any other write, completes it"
         return
-    try:
-        strays = store.leftovers()
-    except PromptDSIError:
-        strays = []  # a manifest is damaged, so what it needs is not known; that has been said
-    for path in strays:
+    for path in store.leftovers() if not is_held(store.folder) else ():  # a writer at work has files that are not named yet
         yield f"{path} belongs to no generation; the next write removes it"
-    for path in sorted(store.folder.iterdir()):
-        if path.name not in (*FOLDERS, "CURRENT", "lock", WORK) and not path.name.startswith("."):
+    known = {*FOLDERS, "CURRENT", "lock"}
+    inside = [path for folder in FOLDERS if (store.folder / folder).is_dir() for path in (store.folder / folder).iterdir()]
+    ours = re.compile(rf"{NAME.pattern}|\d{{6,}}\.json|\d{{6,}}-[0-9a-f]{{16}}\.json")
+    for path in sorted([*(path for path in store.folder.iterdir() if path.name not in known), *inside]):
+        if not path.name.startswith(".") and not (path.parent != store.folder and ours.fullmatch(path.name)):
             yield f"{path} is no part of an index"

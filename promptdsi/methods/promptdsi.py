@@ -63,6 +63,19 @@ CHOICES = {
     "fit_schedule": ("constant", "epochs", "linear"),
     "add_schedule": ("constant", "epochs", "linear"),
 }
+LEAST = {
+    "batch_size": 1,
+    "document_windows": 1,
+    "pseudo_queries": 0,
+    "fit_epochs": 0,
+    "add_epochs": 0,
+    "stand_ins": 0,
+    "fit_lr": 0.0,
+    "fit_row_lr": 0.0,
+    "add_lr": 0.0,
+    "add_row_lr": 0.0,
+    "dropout": 0.0,
+}
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
 
@@ -194,6 +207,9 @@ class PromptDSI(NeuralMethod):
         for option, allowed in CHOICES.items():
             if getattr(self, option) not in allowed:
                 raise UsageError(f"{option}={getattr(self, option)!r} is none of {', '.join(allowed)}")
+        for option, least in LEAST.items():
+            if getattr(self, option) < least:
+                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
         encoder = backbone.encoder
         encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
         for option in ("max_tokens", "document_tokens"):

@@ -88,7 +88,8 @@ class Rows(nn.Module):
         removed, self.docids = self.docids[-count:], self.docids[:-count]
         for docid in removed:
             del self.row_of[docid]
-        self.row_of |= {docid: number for number, docid in enumerate(self.docids) if docid in set(removed)}
+        gone = set(removed)
+        self.row_of |= {docid: number for number, docid in enumerate(self.docids) if docid in gone}
         self.blocks = self.blocks[:-1]
         self._order = None
 
