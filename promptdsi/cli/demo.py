@@ -53,13 +53,14 @@ def demo(
         print_json({"hits@1": story.hits(1), "hits@10": story.hits(10), "seconds": round(seconds, 1), "index": str(output / "index")})
         return
     story.tell(f"\nDone in {seconds:.0f} s. Next:")
+    program = "promptdsi" if shutil.which("promptdsi") else sys.argv[0]  # as the person can call it
     for line in (
-        f'promptdsi search {output}/index "how hot should water for tea be" --explain',
-        f"promptdsi log {output}/index",
-        f"promptdsi eval {output}/index {output}/stream/d3",
-        "promptdsi create my-index my-documents/     # a folder of text files, a .jsonl or a BEIR folder",
+        f'search {output}/index "how hot should water for tea be" --explain',
+        f"log {output}/index",
+        f"eval {output}/index {output}/stream/d3",
+        "create my-index my-documents/     # a folder of text files, a .jsonl or a BEIR folder",
     ):
-        story.tell(f"   {line}")
+        story.tell(f"   {program} {line}")
 
 
 def _fresh(output: Path) -> None:
