@@ -120,21 +120,22 @@ def hook(event, arguments):
         opened.append(str(arguments[0]).split("?")[0])
 sys.addaudithook(hook)
 from promptdsi import Corpus
-from promptdsi.index import drift, growth
+from promptdsi.index import growth
 from promptdsi.index.store import Store
 place, corpus, *forbidden = sys.argv[1:]
-measuring = []
-original = drift.measure_drift
-def measured(*arguments, **keywords):
-    measuring.append(len(opened))
-    return original(*arguments, **keywords)
-growth.measure_drift = measured
+written = []
+original = growth.put_entry
+def put_entry(*arguments, **keywords):
+    entry = original(*arguments, **keywords)
+    written.append(len(opened))  # everything that was learned is on the disk
+    return entry
+growth.put_entry = put_entry
 growth.add(Store(Path(place)), Corpus.read(corpus), growth.Options(device="cpu"))
-learning = opened[: measuring[0]]
+learning = opened[: written[0]]
 names = {Path(path).name for path in learning}
 assert not names & set(forbidden), names & set(forbidden)
 assert any(name.endswith(".safetensors") for name in names)  # the hook sees: blobs that may be read were
-after = {Path(path).name for path in opened[measuring[0] :]} & set(forbidden)
+after = {Path(path).name for path in opened[written[0] :]} & set(forbidden)
 print(*sorted(after))
 """
 
