@@ -75,9 +75,9 @@ def build(place: Path, documents: int) -> None:
 
     from promptdsi import Corpus, Document, Index
     from promptdsi.index.documents import write_documents
+    from promptdsi.index.entries import put_rows
     from promptdsi.index.ids import Ids
     from promptdsi.index.manifest import Entry
-    from promptdsi.methods.storage import to_bytes
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, fit_epochs=0, offline=True, device="cpu").store
@@ -87,9 +87,9 @@ def build(place: Path, documents: int) -> None:
         name="synthetic",
         since=2,
         count=documents,
-        rows=store.blobs.put(to_bytes({"rows": vectors}), "safetensors"),
-        ids=store.blobs.put_json(Ids.of(made).to_json()),
-        documents=write_documents(store.blobs, enumerate(made), store="text"),
+        rows=put_rows(store, vectors, since=2),
+        ids=store.blobs.put_json(Ids.of(made, since=2).to_json()),
+        documents=write_documents(store.blobs, enumerate(made), since=2),
     )
     manifest = store.manifest()
     store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry)))
