@@ -130,20 +130,15 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         options.announce(estimate(method, new, first=False, train=not options.fast))
         method.model_.rows.dead |= replaced
         method.add(new, train=not options.fast, progress=options.progress)
-        number = parent.number + 1
-        manifest = replace(
-            parent,
-            number=number,
-            parent=parent.number,
-            kind="add",
-            time=now(),
+        entry = put_entry(store, new, method, since=parent.number + 1, options=options)
+        manifest = parent.next(
+            "add",
             facts=_facts(method),
             prompts=put_prompts(store, parent.prompts, method.model_.strategy.state()),
-            corpora=(*parent.corpora, replace(put_entry(store, new, method, since=number, options=options), name=name)),
+            corpora=(*parent.corpora, replace(entry, name=name)),
             tombstones=tuple(sorted({*parent.tombstones, *replaced})),
-            erase={},
         )
-        report = replace(report, generation=number, corpus=name, added=len(new), updated=len(replaced))
+        report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
         report = _measured(method, new, report, options.progress)
         report = replace(report, drift=measure_drift(store, parent, method, device=options.device))
         refuse_drift(store, report, options.max_drift, "the index is as it was")
@@ -174,17 +169,8 @@ def tune(store: Store, options: Options) -> list[Report]:
             rows = put_rows(store, method.model_.rows.blocks[-1], since=entry.since)
             corpora = list(parent.corpora)
             corpora[number] = replace(entry, rows=rows, fast=False)
-            manifest = replace(
-                parent,
-                number=parent.number + 1,
-                parent=parent.number,
-                kind="tune",
-                time=now(),
-                facts=_facts(method),
-                prompts=put_prompts(store, parent.prompts, method.model_.strategy.state()),
-                corpora=tuple(corpora),
-                erase={},
-            )
+            prompts = put_prompts(store, parent.prompts, method.model_.strategy.state())
+            manifest = parent.next("tune", facts=_facts(method), prompts=prompts, corpora=tuple(corpora))
             report = _measured(method, corpus, Report(manifest.number, "tune", entry.name), options.progress)
             report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=entry.name))
             refuse_drift(store, report, options.max_drift, "what was tuned before it stays" if reports else "the index is as it was")

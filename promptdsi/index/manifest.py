@@ -98,6 +98,11 @@ class Manifest:
             corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
         return replace(self, corpora=tuple(corpora), retired=tuple(sorted({new.get(name, name) for name in self.retired})))
 
+    def next(self, kind: str, **changes: Any) -> Manifest:
+        """The generation behind this one, equal to it but for what is said."""
+        fresh: dict[str, Any] = {"event": {}, "erase": {}}
+        return replace(self, number=self.number + 1, parent=self.number, kind=kind, time=now(), **(fresh | changes))
+
     def to_bytes(self) -> bytes:
         return sealed(asdict(self))
 

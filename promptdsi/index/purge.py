@@ -15,7 +15,7 @@ from dataclasses import replace
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.documents import Documents, write_documents
 from promptdsi.index.entries import get_list, put_list, put_rows
-from promptdsi.index.manifest import PARTS, Entry, Manifest, now
+from promptdsi.index.manifest import PARTS, Entry, Manifest
 from promptdsi.index.store import Store
 
 Places = dict[int, set[int]]  # generation a corpus arrived in → places in it to erase
@@ -42,12 +42,11 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
                 return parent
             raise PromptDSIError(f"{store.folder}: no deleted document is left to purge")
         renamed = _without(store, history, places)
-        made = _buried(store, parent.renamed(renamed))
         count = sum(len(some) for some in places.values())
-        made = replace(made, number=parent.number + 1, parent=parent.number, kind="purge", time=now(), event={"documents": count})
+        made = _buried(store, parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
         if in_use := made.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
-        store.commit(replace(made, erase=renamed))
+        store.commit(made)
         return finish_purge(store, store.manifest())
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.purge import finish_purge
 from promptdsi.index.snapshot import ids_of
 from promptdsi.index.store import Store
@@ -24,7 +23,7 @@ def delete(store: Store, docids: Sequence[str]) -> Manifest:
         hidden = {row for docid in docids for row in rows[docid] if row not in gone}
         if not hidden:
             raise DataError(f"{docids[0]!r} is deleted already", path=store.folder)
-        return _commit(store, parent, "delete", {*gone, *hidden}, {"documents": len(hidden)})
+        return _commit(store, parent.next("delete", tombstones=tuple(sorted(gone | hidden)), event={"documents": len(hidden)}))
 
 
 def undelete(store: Store, docids: Sequence[str]) -> Manifest:
@@ -38,7 +37,7 @@ def undelete(store: Store, docids: Sequence[str]) -> Manifest:
             if not gone.issuperset(rows[docid]):
                 raise DataError(f"{docid!r} is not deleted", path=store.folder)
         shown = {rows[docid][-1] for docid in docids}
-        return _commit(store, parent, "undelete", gone - shown, {"documents": len(shown)})
+        return _commit(store, parent.next("undelete", tombstones=tuple(sorted(gone - shown)), event={"documents": len(shown)}))
 
 
 def rollback(store: Store, to: int | None = None) -> Manifest:
@@ -50,10 +49,7 @@ def rollback(store: Store, to: int | None = None) -> Manifest:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
         state = store.manifest(target)
         store.check(state, state.blobs())
-        number = parent.number + 1
-        made = replace(state, number=number, parent=parent.number, kind="rollback", time=now(), event={"to": target}, erase={})
-        store.commit(made)
-        return made
+        return _commit(store, replace(state.next("rollback", event={"to": target}), number=parent.number + 1, parent=parent.number))
 
 
 def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
@@ -80,16 +76,6 @@ def _known(store: Store, rows: dict[str, list[int]], docid: str) -> None:
         raise DataError(f"holds no document {docid!r}", path=store.folder)
 
 
-def _commit(store: Store, parent: Manifest, kind: str, tombstones: set[int], event: dict[str, Any]) -> Manifest:
-    made = replace(
-        parent,
-        number=parent.number + 1,
-        parent=parent.number,
-        kind=kind,
-        time=now(),
-        tombstones=tuple(sorted(tombstones)),
-        event=event,
-        erase={},
-    )
+def _commit(store: Store, made: Manifest) -> Manifest:
     store.commit(made)
     return made
