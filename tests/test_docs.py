@@ -48,6 +48,18 @@ def test_everything_with_a_name_is_documented() -> None:
         assert f"## promptdsi {command}" in cli_page
 
 
+def test_every_promise_names_tests_that_exist() -> None:
+    page = (ROOT / "docs/promises.md").read_text("utf-8")
+    written = "".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    rows = re.findall(r"^\| R(\d+) \|.*\| (.+) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 26))
+    for number, cell in rows:
+        named = re.findall(r"`(test_\w+)`", cell)
+        assert named, f"R{number}"
+        for name in named:
+            assert f"def {name}(" in written, name
+
+
 def test_version_and_changelog_agree() -> None:
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.search(r"^## (Unreleased|" + re.escape(__version__) + ")", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
