@@ -24,7 +24,7 @@ def made(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path
     options = ["--backbone", backbone, "--offline", "--device", "cpu", "--keep-probes", "6", "--keep-queries", *settings]
     outcome = run("create", "index", "d0", *options)
     assert outcome.returncode == 0, outcome.stderr
-    assert "learning 21 documents from 105 queries, 21 of them generated: about " in outcome.stderr
+    assert "learning 21 documents from 105 queries, 21 of them generated: a few seconds and " in outcome.stderr
     assert "index: generation 1: created d0, 21 documents in" in outcome.stderr and outcome.stdout == ""
     assert "dev queries of d0: Hits@10 " in outcome.stderr
     return tmp_path / "index"
@@ -36,7 +36,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     assert (report["generation"], report["added"], report["corpus"], report["drift"]["n"]) == (2, 3, "d1", 6)
     assert "index is as it was" not in outcome.stderr
     again = run("add", "index", "d1", "--device", "cpu")
-    assert again.returncode == 0 and "all 3 documents are in the index already with the same content: nothing to do" in again.stderr
+    assert again.returncode == 0 and "3 documents, all in the index already with the same content: nothing to do" in again.stderr
     fast = run("add", "index", "d2", "--fast", "--device", "cpu")
     assert "not trained yet; `promptdsi tune index` does" in fast.stderr
     assert "generation 4: tuned d2" in run("tune", "index", "--device", "cpu").stderr
@@ -69,7 +69,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
 def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = corpora[0].pairs("train")[0]
     outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
-    assert f"[{corpora[0].name}]" in outcome.stdout and "· no prompt was used" in outcome.stdout
+    assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: this index has none" in outcome.stdout
     assert f"nearest kept query (1.000): {pair.query.text}" in outcome.stdout
     monkeypatch.setattr("sys.stdin", io.StringIO("tea\n\n  bread  \n"))
     lines = run("search", "index", "-", "--json", "--device", "cpu").stdout.splitlines()
@@ -95,7 +95,7 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
     ("words", "code", "says"),
     [
         (["search", "nowhere", "tea"], 1, "nowhere: no index is here; make one with `promptdsi create nowhere CORPUS`"),
-        (["search", "d0", "tea"], 1, "d0: no index is here"),
+        (["search", "d0", "tea"], 1, "error: d0: no index is here"),
         (["search", "d0/corpus.jsonl", "tea"], 1, "no index is here"),
         (["search", "index", "tea", "-k", "0"], 2, "k=0: at least one result must be asked for"),
         (["search", "index", ""], 2, "a query is empty"),
@@ -107,11 +107,14 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
         (["create", "index", "d1"], 1, "index: is an index already; add to it with `promptdsi add`, or create another elsewhere"),
         (["create", "new", "d1", "--set", "fit_epochs"], 2, "--set fit_epochs: expected KEY=VALUE"),
         (["create", "new", "d1", "--method", "bm25"], 2, "an index cannot hold bm25"),
-        (["create", "new", "d1", "--set", "fit_epochs=many"], 2, "fit_epochs='many' is of another kind"),
+        (["create", "new", "d1", "--set", "fit_epochs=many"], 2, "fit_epochs='many': expected a whole number, such as 20"),
         (["create", "d0", "d1"], 1, "d0: exists and is no index; give a new or empty folder"),
         (["delete", "index", "nobody"], 1, "index: holds no document 'nobody'"),
         (["undelete", "index", "nobody"], 1, "index: holds no document 'nobody'"),
-        (["purge", "index"], 1, "index: no deleted document is left to purge"),
+        (["purge", "index"], 0, "index: no deleted document is left to purge"),
+        (["delete", "index", "d0/astronomy-mars-retrograde"], 1, "did you mean 'astronomy-mars-retrograde'?"),
+        (["create", "new", "d1", "--set", "fit_epoch=1"], 2, "promptdsi has no parameter 'fit_epoch'; did you mean 'fit_epochs'?"),
+        (["eval", "index", "d0", "--run", "no/where/x.run", "--device", "cpu"], 1, "no/where: is no folder to write a run file to"),
         (["rollback", "index"], 2, "index is at generation 1; there is nothing to go back to"),
         (["get", "index", "nobody"], 1, "index: holds no document 'nobody' in generation 1"),
         (["eval", "index", "d0", "--split", "all"], 2, "no split 'all'; there are train, dev, test"),

@@ -112,7 +112,7 @@ def test_a_deleted_document_never_appears_and_changes_no_score(place: Path) -> N
     after = {hit.docid: hit.score for hit in index.search(QUERY, k=100)}
     assert after == {docid: score for docid, score in before.items() if docid not in victims}
     assert len(index) == 22
-    with pytest.raises(DataError, match="holds no document"):
+    with pytest.raises(DataError, match="is deleted; `undelete` shows it again"):
         index.get(victims[0])
     with pytest.raises(DataError, match="deleted already"):
         index.delete(victims[0])
@@ -368,7 +368,7 @@ def test_wrong_parameters_are_said_before_anything_is_made(corpora: list[Corpus]
         ({"method": "bm25"}, "an index cannot hold bm25: only promptdsi and rows"),
         ({"method": "magic"}, "no method 'magic'"),
         ({"preset": "worst"}, "no preset 'worst'; there are paper, best"),
-        ({"fit_epochs": "two"}, "fit_epochs='two' is of another kind than 20"),
+        ({"fit_epochs": "two"}, "fit_epochs='two': expected a whole number, such as 20"),
         ({"epochs": 3}, "promptdsi has no parameter 'epochs'"),
         ({"method": "rows", "prompts": "l2p"}, "the method rows has no prompts"),
     ):

@@ -54,6 +54,17 @@ def _say_all(notes: ReadNotes, quiet: bool) -> None:
         say(sentence, quiet=quiet)
 
 
+def documents(count: int) -> str:
+    """A number of documents in words.
+
+    Examples
+    --------
+    >>> documents(1), documents(2000)
+    ('1 document', '2,000 documents')
+    """
+    return f"{count:,} document" + ("" if count == 1 else "s")
+
+
 def read_corpus(path: Path, *, on_error: str, max_unknown: int, quiet: bool) -> Corpus:
     """A corpus from the command line, with everything worth saying about it said."""
     if on_error not in ("stop", "skip"):

@@ -23,6 +23,7 @@ from promptdsi.cli.console import (
 )
 from promptdsi.cli.learn import CorpusPath, IndexPath
 from promptdsi.cli.search import At
+from promptdsi.errors import DataError
 
 
 def evaluate(
@@ -53,6 +54,8 @@ def evaluate(
     if asked.left_out:
         say(f"{asked.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)
     if run is not None:
+        if not run.parent.is_dir():
+            raise DataError("is no folder to write a run file to", path=run.parent)
         write_run(run, asked.questions, opened.snapshot.method.search([one.text for one in asked.questions], k=k), tag="promptdsi")
         say(f"run written to {run}", quiet=quiet)
     measured = {name: measure(name, asked.judged) for name in DEFAULT}

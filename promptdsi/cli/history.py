@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Json, Quiet, print_json, print_table, progress_for, say
+from promptdsi.cli.console import Json, Quiet, documents, print_json, print_table, progress_for, say
 from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import PromptDSIError
 
@@ -45,7 +45,9 @@ def info(index: IndexPath, json: Json = False) -> None:
     if json:
         print_json(facts | {"corpora": corpora, "params": manifest.params})
         return
-    print_table(str(index), [{"": key.replace("_", " "), "value": f"{v:,}" if type(v) is int else str(v)} for key, v in facts.items()])
+    shown = facts | {"bytes": f"{size / 1e6:,.1f} MB"}
+    rows = {key.replace("_", " "): f"{v:,}" if type(v) is int else str(_word(v)) for key, v in shown.items()}
+    print_table(str(index), [{"index": key, "": value} for key, value in rows.items()])
     print_table("corpora", [{key: _word(value) for key, value in row.items()} for row in corpora])
 
 
@@ -69,7 +71,8 @@ def log(index: IndexPath, json: Json = False) -> None:
         if json:
             print_json(rows[-1] | {"event": manifest.event, "blobs": manifest.sizes, "params": manifest.params})
     if not json:
-        print_table(str(index), [{key: _word(value) for key, value in row.items()} | {"sha256": row["sha256"][:12]} for row in rows])
+        shown = ("generation", "time", "kind", "what", "documents", "drift")
+        print_table(str(index), [{key: _word(row[key]) for key in shown} | {"sha256": row["sha256"][:12]} for row in rows])
 
 
 def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
@@ -111,12 +114,24 @@ def _line(manifest: Manifest) -> dict[str, Any]:
         "generation": manifest.number,
         "time": manifest.time,
         "kind": manifest.kind,
+        "what": _what(event),
         "corpus": event.get("corpus", ""),
         "added": event.get("added", 0),
         "documents": manifest.documents,
         "drift": round(drift["fall"], 4) if drift else None,
         "parent": manifest.parent,
     }
+
+
+def _what(event: dict[str, Any]) -> str:
+    """What made a generation, in a few words."""
+    if "to" in event:
+        return f"back to {event['to']}"
+    if "documents" in event:
+        return documents(event["documents"])
+    replaced = f", {event['updated']:,} replaced" if event.get("updated") else ""
+    added = f" +{event['added']:,}" if event.get("added") else ""
+    return f"{event.get('corpus', '')}{added}{replaced}{', fast' if event.get('fast') else ''}"
 
 
 def _word(value: Any) -> Any:

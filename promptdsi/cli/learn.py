@@ -18,6 +18,7 @@ from promptdsi.cli.console import (
     Quiet,
     Seed,
     Threads,
+    documents,
     print_json,
     progress_for,
     read_corpus,
@@ -172,9 +173,10 @@ def announce(work: Work, *, quiet: bool) -> None:
     """What will happen, before it does."""
     generated = f", {work.generated:,} of them generated" if work.generated else ""
     cut = f"; {work.cut:,} documents are longer than the model may read and are cut" if work.cut else ""
-    needs = f"about {duration(work.seconds)} and {work.bytes / 1e9:.1f} GB of memory"
-    what = f"learning {work.documents:,} documents from {work.queries:,} queries{generated}"
-    say(f"{what if work.queries else f'encoding {work.documents:,} documents'}: {needs}{cut}", quiet=quiet)
+    time = f"about {duration(work.seconds)}" if work.seconds >= 10 else "a few seconds"
+    needs = f"{time} and {work.bytes / 1e9:.1f} GB of memory"
+    what = f"learning {documents(work.documents)} from {work.queries:,} queries{generated}"
+    say(f"{what if work.queries else f'encoding {documents(work.documents)}'}: {needs}{cut}", quiet=quiet)
 
 
 def show(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
@@ -188,13 +190,13 @@ def show(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
 
 def sentences(report: Report, index: Path) -> list[str]:
     if report.unchanged and not report.added:
-        return [f"all {report.unchanged:,} documents are in the index already with the same content: nothing to do"]
+        return [f"{documents(report.unchanged)}, all in the index already with the same content: nothing to do"]
     done = {"create": "created", "add": "added", "tune": "tuned"}[report.kind]
-    counts = f"{report.added:,} documents" + (f" ({report.updated:,} replaced)" if report.updated else "")
+    counts = documents(report.added) + (f" ({report.updated:,} replaced)" if report.updated else "")
     what = f"{report.corpus}, {counts}" if report.added else report.corpus
     lines = [f"{index}: generation {report.generation}: {done} {what} in {duration(report.seconds)}"]
     if report.unchanged:
-        lines.append(f"{report.unchanged:,} documents were there already with the same content")
+        lines.append(f"there already with the same content: {documents(report.unchanged)}")
     if report.cut:
         lines.append(f"{report.cut:,} documents are longer than the model may read; their ends were not read")
     if report.dev_hits10 is not None:
@@ -202,7 +204,8 @@ def sentences(report: Report, index: Path) -> list[str]:
     if report.cut_queries:
         lines.append(f"{report.cut_queries:,} queries are longer than the model may read; their ends were not read")
     if report.fast:
-        lines.append(f"not trained yet; `promptdsi tune {index}` does, where the index stores text")
+        later = f"`promptdsi tune {index}` does" if report.tunable else "the index stores no text, so `tune` cannot do it later"
+        lines.append(f"not trained yet; {later}")
     elif report.unfindable:
         names = ", ".join(report.unfindable[:5]) + (", …" if len(report.unfindable) > 5 else "")
         lines.append(f"{len(report.unfindable):,} documents are not in the first ten of any of their own queries: {names}")

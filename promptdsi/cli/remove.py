@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import Json, Quiet, print_json, say
+from promptdsi.cli.console import Json, Quiet, documents, print_json, say
 from promptdsi.cli.learn import IndexPath
 
 Docids = Annotated[list[str], typer.Argument(help="Ids of documents.", metavar="DOCID…")]
@@ -20,7 +20,7 @@ def delete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = 
     made = removal.delete(Store(index), docids)
     if json:
         print_json({"generation": made.number, "deleted": made.event["documents"]})
-    say(f"{index}: generation {made.number}: {_documents(made.event['documents'])} deleted; `undelete` shows them again", quiet=quiet)
+    say(f"{index}: generation {made.number}: {documents(made.event['documents'])} deleted; `undelete` shows them again", quiet=quiet)
 
 
 def undelete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = False) -> None:
@@ -31,7 +31,7 @@ def undelete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json 
     made = removal.undelete(Store(index), docids)
     if json:
         print_json({"generation": made.number, "undeleted": made.event["documents"]})
-    say(f"{index}: generation {made.number}: {_documents(made.event['documents'])} shown again", quiet=quiet)
+    say(f"{index}: generation {made.number}: {documents(made.event['documents'])} shown again", quiet=quiet)
 
 
 def purge(
@@ -44,14 +44,20 @@ def purge(
 
     What the encoder or prompts absorbed while they learned is not unlearned.
     """
+    from promptdsi.index.purge import NothingToPurge
     from promptdsi.index.purge import purge as erase
     from promptdsi.index.store import Store
 
-    made = erase(Store(index), docids or None)
+    try:
+        made = erase(Store(index), docids or None)
+    except NothingToPurge as nothing:  # as asked: nothing deleted is left
+        if json:
+            print_json({"generation": Store(index).current(), "purged": 0})
+        return say(str(nothing), quiet=quiet)
     if json:
         print_json({"generation": made.number, "purged": made.event["documents"]})
     say(
-        f"{index}: generation {made.number}: {_documents(made.event['documents'])} erased from every generation; "
+        f"{index}: generation {made.number}: {documents(made.event['documents'])} erased from every generation; "
         "what the encoder or prompts absorbed is not unlearned",
         quiet=quiet,
     )
@@ -70,8 +76,4 @@ def rollback(
     made = removal.rollback(Store(index), to)
     if json:
         print_json({"generation": made.number, "to": made.event["to"], "documents": made.documents})
-    say(f"{index}: generation {made.number} is generation {made.event['to']} again: {_documents(made.documents)}", quiet=quiet)
-
-
-def _documents(count: int) -> str:
-    return f"{count:,} document" + ("" if count == 1 else "s")
+    say(f"{index}: generation {made.number} is generation {made.event['to']} again: {documents(made.documents)}", quiet=quiet)

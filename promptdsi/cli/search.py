@@ -63,7 +63,7 @@ def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the d
         facts: dict[str, Any] = {"docid": docid, "title": found.title, "text": found.text, "metadata": dict(found.metadata)}
         print_json(facts | {"corpus": entry.name, "since": entry.since, "generation": opened.generation})
         return
-    print(f"{docid}  {found.title}  [{entry.name}]")
+    print("  ".join(word for word in (docid, found.title, f"[{entry.name}]") if word))
     print(found.text if found.text else f"(the index keeps no text: --store {opened.snapshot.manifest.store})")
     for key, value in found.metadata.items():
         print(f"{key}: {value}")
@@ -113,6 +113,8 @@ def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
             print(f"{INDENT}{line}")
         for line in _reasons(hit):
             print(f"{INDENT}· {line}")
+    if hits and hits[0].why and hits[0].why.prompt is None:
+        print(f"{INDENT}no prompt was used: this index has none (create --prompts); scores are those of the encoder alone")
     print(end="" if alone else "\n", flush=True)
 
 
@@ -124,8 +126,6 @@ def _reasons(hit: Hit) -> Iterator[str]:
         topic = f" ({', '.join(why.topic[:5])})" if why.topic else ""
         close = f", key similarity {why.similarity:.3f}" if why.similarity is not None else ""
         yield f"prompt {why.prompt}{topic}{close}; without it rank {why.rank_without}, score {why.score_without:.3f}"
-    else:
-        yield "no prompt was used"
     if why.query is not None:
         yield f"nearest kept query ({why.query_similarity:.3f}): {why.query}"
     if why.newer:

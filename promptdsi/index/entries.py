@@ -90,7 +90,7 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
     if entry.documents is None or manifest.store != "text":
         raise PromptDSIError(
             f"the index stores no text (--store {manifest.store}), so {entry.name} cannot be trained from it; "
-            "delete its documents and add them again without --fast"
+            "delete its documents and add them again, under another --name and without --fast"
         )
     gone = set(manifest.dead_places()[number])
     store.check(manifest, {name for name in (entry.documents, entry.queries) if name})

@@ -110,7 +110,8 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
 
 def _card(snapshot: Snapshot) -> str:
     manifest, method = snapshot.manifest, snapshot.method
-    corpora = "\n".join(f"| {entry.name} | {entry.count:,} | {entry.since} |" for entry in manifest.corpora)
+    counted = zip(manifest.corpora, manifest.dead_places(), strict=True)
+    corpora = "\n".join(f"| {entry.name} | {entry.count - len(gone):,} | {entry.since} |" for entry, gone in counted)
     prompts = (
         f"Queries are encoded with prompts (`{method.prompts}`) that plain libraries do not apply: with `model.safetensors` alone "
         "scores are those *without* prompts. Use `promptdsi` for exact results."

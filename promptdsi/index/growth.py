@@ -118,6 +118,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         parent = _ready(store)
         new, replaced = _sort_out(store, parent, corpus, options)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
+        report = replace(report, tunable=parent.store == "text")
         if not len(new):
             return report
         name = name_of(corpus, options)

@@ -133,7 +133,10 @@ class Index:
         """What the index stores of a document."""
         row = self.snapshot.living(docid)
         if row is None:
-            raise DataError(f"holds no document {docid!r} in generation {self.generation}", path=self.store.folder)
+            if docid in self.snapshot.row_of:
+                raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=self.store.folder)
+            hint = removal.close_to(docid, self.snapshot.row_of)
+            raise DataError(f"holds no document {docid!r} in generation {self.generation}{hint}", path=self.store.folder)
         return self.snapshot.document(row) or Document(docid, "")
 
     def evaluate(self, corpus: Corpus, *, split: str = "test", keep: bool = False) -> Asked:
@@ -204,7 +207,8 @@ def make_method(name: str, preset: str, params: dict[str, Any]) -> PromptDSI:
     kind = kind_of(name)
     known = {field.name for field in fields(kind) if field.init}
     if unknown := sorted(set(params) - known):
-        raise UsageError(f"{name} has no parameter {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        hint = removal.close_to(unknown[0], known) or f"; there are {', '.join(sorted(known))}"
+        raise UsageError(f"{name} has no parameter {unknown[0]!r}{hint}")
     keywords = PRESETS[preset] | params
     for field in fields(kind):
         if field.name in keywords:
@@ -227,7 +231,8 @@ def _fitting(field: Field[Any], value: Any) -> Any:
     if isinstance(usual, tuple) and isinstance(value, list):
         return tuple(value)
     if type(value) is not type(usual):
-        raise UsageError(f"{field.name}={value!r} is of another kind than {usual!r}, its default")
+        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list", dict: "a table"}
+        raise UsageError(f"{field.name}={value!r}: expected {kinds[type(usual)]}, such as {usual!r}")
     return value
 
 

@@ -18,6 +18,11 @@ from promptdsi.index.entries import get_list, put_list, put_rows
 from promptdsi.index.manifest import PARTS, Entry, Manifest
 from promptdsi.index.store import Store
 
+
+class NothingToPurge(PromptDSIError):
+    """Every deleted document has been purged before."""
+
+
 Places = dict[int, set[int]]  # generation a corpus arrived in → places in it to erase
 
 
@@ -40,7 +45,7 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
         if not places:
             if was_pending:
                 return parent
-            raise PromptDSIError(f"{store.folder}: no deleted document is left to purge")
+            raise NothingToPurge(f"{store.folder}: no deleted document is left to purge")
         renamed = _without(store, history, places)
         count = sum(len(some) for some in places.values())
         made = _buried(store, parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, UsageError
@@ -73,7 +74,16 @@ def _ready(store: Store) -> Manifest:
 
 def _known(store: Store, rows: dict[str, list[int]], docid: str) -> None:
     if docid not in rows:
-        raise DataError(f"holds no document {docid!r}", path=store.folder)
+        raise DataError(f"holds no document {docid!r}{close_to(docid, rows)}", path=store.folder)
+
+
+def close_to(docid: str, known: Collection[str]) -> str:
+    """A docid that may have been meant, as the end of a sentence: one this is a longer path to, or is spelled alike."""
+    tail = docid.rsplit("/", 1)[-1]
+    found = [tail] if tail in known and tail != docid else []
+    if not found and len(known) <= 5000:  # spelling is compared one by one
+        found = difflib.get_close_matches(docid, known, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _commit(store: Store, made: Manifest) -> Manifest:

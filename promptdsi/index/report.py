@@ -55,6 +55,7 @@ class Report:
     cut: int = 0  # documents longer than the model may read
     cut_queries: int = 0
     fast: bool = False
+    tunable: bool = True  # whether the index stores the text that tuning would need
     seconds: float = 0.0
     dev_hits10: float | None = None
     dev_queries: int = 0

@@ -18,7 +18,7 @@ from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write, make_folder, remove, sha256_of
 from promptdsi.index.blobs import NAME, Blobs, is_plain
 from promptdsi.index.ids import Ids
-from promptdsi.index.lock import writing
+from promptdsi.index.lock import is_held, writing
 from promptdsi.index.manifest import Manifest
 
 CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
@@ -47,11 +47,14 @@ class Store:
         if path.is_symlink() or any((self.folder / name).is_symlink() for name in FOLDERS):
             raise DataError("holds links; an index holds its own files only", path=self.folder)
         if not path.is_file():
+            if self.begun() and is_held(self.folder):
+                raise NoIndex(f"{self.folder}: this index is being created by another process; wait for it to end")
             if self.begun():
                 raise NoIndex(f"{self.folder}: this index was begun and not finished; run the same `promptdsi create` again")
             if self.numbers():
                 raise NoIndex(f"{self.folder}: this index has lost its file CURRENT: restore it from a copy")
-            raise NoIndex(f"{self.folder}: no index is here; make one with `promptdsi create {self.folder} CORPUS`")
+            hint = "" if self.folder.exists() else f"; make one with `promptdsi create {self.folder} CORPUS`"
+            raise NoIndex(f"{self.folder}: no index is here{hint}")
         raw = path.read_bytes()
         found = CURRENT.fullmatch(raw)
         if not found:
