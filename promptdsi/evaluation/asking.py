@@ -16,8 +16,6 @@ from promptdsi.evaluation.metrics import Judged
 from promptdsi.files import atomic_write
 from promptdsi.methods.method import Method, Result
 
-KINDS = ("annotated", "pseudo")
-
 
 class Question(NamedTuple):
     """A query and the documents that answer it, with how well each does."""

@@ -17,10 +17,7 @@ def delete(store: Store, docids: Sequence[str]) -> Manifest:
     """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
     with store.writing():
         parent = _ready(store)
-        rows = rows_by_docid(store, parent)
-        gone = set(parent.tombstones)
-        for docid in docids:
-            _known(store, rows, docid)
+        rows, gone = _rows_of(store, parent, docids), set(parent.tombstones)
         hidden = {row for docid in docids for row in rows[docid] if row not in gone}
         if not hidden:
             raise DataError(f"{docids[0]!r} is deleted already", path=store.folder)
@@ -31,12 +28,9 @@ def undelete(store: Store, docids: Sequence[str]) -> Manifest:
     """Show documents again that were deleted and not purged: the last version of each."""
     with store.writing():
         parent = _ready(store)
-        rows = rows_by_docid(store, parent)
-        gone = set(parent.tombstones)
-        for docid in docids:
-            _known(store, rows, docid)
-            if not gone.issuperset(rows[docid]):
-                raise DataError(f"{docid!r} is not deleted", path=store.folder)
+        rows, gone = _rows_of(store, parent, docids), set(parent.tombstones)
+        if shown_already := [docid for docid in docids if not gone.issuperset(rows[docid])]:
+            raise DataError(f"{shown_already[0]!r} is not deleted", path=store.folder)
         shown = {rows[docid][-1] for docid in docids}
         return _commit(store, parent.next("undelete", tombstones=tuple(sorted(gone - shown)), event={"documents": len(shown)}))
 
@@ -72,9 +66,12 @@ def _ready(store: Store) -> Manifest:
     return manifest
 
 
-def _known(store: Store, rows: dict[str, list[int]], docid: str) -> None:
-    if docid not in rows:
-        raise DataError(f"holds no document {docid!r}{close_to(docid, rows)}", path=store.folder)
+def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[str, list[int]]:
+    """`rows_by_docid`, in which every one of these docids is."""
+    rows = rows_by_docid(store, manifest)
+    if unknown := [docid for docid in docids if docid not in rows]:
+        raise DataError(f"holds no document {unknown[0]!r}{close_to(unknown[0], rows)}", path=store.folder)
+    return rows
 
 
 def close_to(docid: str, known: Collection[str]) -> str:
