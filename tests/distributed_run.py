@@ -28,7 +28,7 @@ def main(output: Path, backbone: str) -> None:
         )
     )
     method.start(load_backbone(backbone, offline=True))
-    method.model_.rows.grow([d.docid for d in corpus.documents], method._row_start(corpus, "random", length=1.0))
+    method.model_.rows.grow([d.docid for d in corpus.documents], method.row_start(corpus, "random", length=1.0))
     asked = asked_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
     examples = tokenised(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
     first: dict[str, torch.Tensor] = {}

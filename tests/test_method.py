@@ -193,7 +193,7 @@ def test_the_title_is_part_of_the_document(quick: dict[str, Any], stream: list[C
     method = made(quick, "none", fit_epochs=0).fit(stream[0])
     document = stream[1].documents[0]
     twins = Corpus([document, document._replace(docid="other", title="a planet far away")])
-    one, other = method._row_start(twins, "document", length=1.0)
+    one, other = method.row_start(twins, "document", length=1.0)
     assert not torch.allclose(one, other)
 
 

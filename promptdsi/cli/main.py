@@ -13,6 +13,7 @@ import typer
 
 from promptdsi import __version__
 from promptdsi.cli.backbone import backbone
+from promptdsi.cli.bench import plan, report, run
 from promptdsi.cli.data import data
 from promptdsi.cli.demo import demo
 from promptdsi.cli.evaluate import evaluate
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify,
     "export": export,
 }
+BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
@@ -72,6 +74,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 for name, command in COMMANDS.items():
     app.command(name)(guarded(command))
+bench = typer.Typer(no_args_is_help=True, help="The paper's tables and figures, resumable: run, report, plan.", rich_markup_mode=None)
+for name, command in BENCH.items():
+    bench.command(name)(guarded(command))
+app.add_typer(bench, name="bench")
 
 
 def _version(wanted: bool) -> None:

@@ -82,6 +82,7 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
         dead,
         {name: held[blob][name] for name, blob in manifest.prompts.items()},
         manifest.facts,
+        {},
     )
     try:
         return assemble(kind_of(manifest.method), manifest.params | {"device": device, "offline": True}, learned)

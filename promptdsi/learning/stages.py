@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ from promptdsi.learning.distributed import ShardedRows, gather, join, sum_gradie
 from promptdsi.learning.encoding import KeptStates, device_of, query_vectors
 from promptdsi.learning.examples import Examples
 from promptdsi.learning.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
-from promptdsi.learning.standins import StandIns, find_stand_ins
 from promptdsi.learning.training import Group, Plan, TrainingLog, train
 from promptdsi.model.dsi import DSI, Encoded
 from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.rows import Rows
 from promptdsi.model.tokens import Tokenizer
 from promptdsi.progress import Progress, silent
 
@@ -39,15 +39,22 @@ class Rates(NamedTuple):
     row_decay: float = 0.01
 
 
+class Replay(Protocol):
+    """What stands for old queries while new rows learn."""
+
+    def draw(self, rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """`count` query vectors (count, D) and the old rows they should find (count,)."""
+
+
 class Care(NamedTuple):
-    """What keeps the old found: a fixed row length (0 = free), stand-ins per batch, and where they lie."""
+    """What keeps the old found: a fixed row length (0 = free), how strongly rows are held near the direction they started in,
+    and what stands for old queries in each batch."""
 
     row_length: float = 0.0
-    stand_ins: int = 0
-    lowest: float = 0.5
-    highest: float = 0.9
+    anchor: float = 0.0
+    replay: Replay | None = None
+    drawn: int = 0
     weight: float = 1.0
-    neighbours: int = 16
 
 
 def learn_everything(
@@ -58,6 +65,7 @@ def learn_everything(
     plan: Plan,
     *,
     checkpoint: Path | None = None,
+    what: str = "learning D0",
     progress: Progress = silent,
 ) -> TrainingLog:
     """D0: every weight of the encoder and every row, on (query → document), cross-entropy over all rows.
@@ -87,7 +95,7 @@ def learn_everything(
     # Several processes would each write the checkpoint of their own shard: only a single one keeps it.
     kept = checkpoint if world.size == 1 else None
     trained_on = {"checkpoint": kept, "identity": identity_of(model, examples) if kept else ""}
-    log = train(step, groups, examples.lengths, plan, **trained_on, what="learning D0", progress=progress)  # type: ignore[arg-type]
+    log = train(step, groups, examples.lengths, plan, **trained_on, what=what, progress=progress)  # type: ignore[arg-type]
     if sharded is not None:
         model.rows.blocks[-1].data.copy_(sharded.whole())
     model.eval()
@@ -117,12 +125,12 @@ def learn_rows(
     else:
         old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=model.scale)  # (n,)
     dead = torch.tensor(sorted(number - first_new for number in rows.dead if number >= first_new), dtype=torch.long, device=vectors.device)
-    replay = _replay(model, care, plan.seed)
+    replayed, strayed = _replayed(model, care, plan.seed), _strayed(new, care.anchor)
 
     def step(batch: Numbers) -> Tensor:
         chosen = torch.from_numpy(batch)
         loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=model.scale, dead=dead).mean()
-        return loss + replay()
+        return loss + replayed() + strayed()
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
     return train(step, groups, [1] * len(vectors), plan, after_step=_holding(new, care.row_length), what="learning rows", progress=progress)
@@ -144,7 +152,8 @@ def learn_prompts(
     model.train()
     device = device_of(model)
     targets = examples.targets.to(device)
-    replay = _replay(model, care, plan.seed)
+    new = model.rows.blocks[-1]
+    replayed, strayed = _replayed(model, care, plan.seed), _strayed(new, care.anchor)
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
@@ -152,10 +161,9 @@ def learn_prompts(
         with autocast(device):
             encoded: Encoded = model(tokens, entering=kept.batch(batch.tolist(), tokens), query=kept.query[chosen])
         loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=model.scale, scope=scope).mean()
-        return loss + encoded.selection.loss + replay()
+        return loss + encoded.selection.loss + replayed() + strayed()
 
     prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
-    new = model.rows.blocks[-1]
     groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
     log = train(step, groups, examples.lengths, plan, after_step=_holding(new, care.row_length), what="learning prompts", progress=progress)
     model.eval()
@@ -189,18 +197,26 @@ def _holding(rows: Tensor, length: float) -> Callable[[], None]:
     return hold if length else lambda: None
 
 
-def _replay(model: DSI, care: Care, seed: int) -> Callable[[], Tensor]:
-    """The loss on fresh stand-ins for old queries, each step anew."""
-    places: StandIns | None = None
-    if care.stand_ins:
-        places = find_stand_ins(model.rows, neighbours=care.neighbours, lowest=care.lowest, highest=care.highest)
-    if places is None:
+def _strayed(rows: Tensor, anchor: float) -> Callable[[], Tensor]:
+    """What it costs rows to leave the direction they started in: the squared distance, averaged over rows.
+
+    A row starts as the document's own vector, which says more about queries to come than the few it is trained on.
+    """
+    start = unit(rows.detach().clone())
+    if not anchor:
+        return lambda: torch.zeros((), device=rows.device)
+    return lambda: anchor * (unit(rows) - start).square().sum(1).mean()
+
+
+def _replayed(model: DSI, care: Care, seed: int) -> Callable[[], Tensor]:
+    """The loss on what stands for old queries, drawn anew each step."""
+    replay = care.replay
+    if replay is None or not care.drawn:
         return lambda: torch.zeros((), device=device_of(model))
     generator = torch.Generator().manual_seed(seed)
-    found = places
 
     def loss() -> Tensor:
-        points, old = found.draw(model.rows, care.stand_ins, generator)
+        points, old = replay.draw(model.rows, care.drawn, generator)
         return care.weight * cross_entropy(points, model.rows, old, scale=model.scale).mean()
 
     return loss

@@ -29,6 +29,7 @@ class Topics(NamedTuple):
 
     labels: NDArray[np.int64]
     words: list[list[str]]
+    weights: Sequence[Sequence[float]] = ()  # of the words, by c-TF-IDF; not kept in an index
 
     @property
     def counts(self) -> list[int]:
@@ -47,7 +48,8 @@ def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: s
         raise PromptDSIError(f"topic engine {engine} found {len(sizes)} topics in {len(vectors)} documents, at least two are needed")
     place = {label: number for number, (label, _) in enumerate(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))}
     labels = np.array([place.get(int(label), -1) for label in raw], dtype=np.int64)
-    return Topics(labels, top_words(texts, labels, len(place)))
+    terms = top_words(texts, labels, len(place))
+    return Topics(labels, [list(own) for own in terms], [list(own.values()) for own in terms])
 
 
 def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
@@ -83,8 +85,8 @@ def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
 ENGINES = {"kmeans": _kmeans, "bertopic": _bertopic}
 
 
-def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> list[list[str]]:
-    """c-TF-IDF: term frequency in the topic, times log(1 + A / f) with A the mean words per topic and f the term's total."""
+def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> list[dict[str, float]]:
+    """Each topic's strongest words and their c-TF-IDF: term frequency in the topic, times log(1 + A / f) with A the mean words per topic and f the term's total."""
     counts: list[Counter[str]] = [Counter() for _ in range(topics)]
     standing: list[Counter[str]] = [Counter() for _ in range(topics)]  # in how many documents
     for text, label in zip(texts, labels, strict=True):
@@ -99,5 +101,5 @@ def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> l
         size = max(1, sum(own.values()))
         common = {word: count for word, count in own.items() if documents[word] >= LEAST_DOCUMENTS}
         scores = {word: count / size * math.log(1 + mean / total[word]) for word, count in common.items()}
-        named.append(sorted(scores, key=lambda word: (-scores[word], word))[:WORDS])
+        named.append({word: scores[word] for word in sorted(scores, key=lambda word: (-scores[word], word))[:WORDS]})
     return named

@@ -34,6 +34,7 @@ class BM25(Method):
 
     k1: float = 1.5
     b: float = 0.75
+    train_queries: bool = False  # a document is found by the words of its train queries too
 
     docids_: list[str] = field(init=False, repr=False, compare=False)
     words_: list[list[str]] = field(init=False, repr=False, compare=False)
@@ -48,7 +49,11 @@ class BM25(Method):
         if present := {document.docid for document in corpus.documents} & set(self.docids_):
             raise UsageError(f"docid {min(present)!r} is there already")
         self.docids_ = [*self.docids_, *(document.docid for document in corpus.documents)]
-        self.words_ = [*self.words_, *(words_of(f"{document.title} {document.text}") for document in corpus.documents)]
+        asked: dict[str, list[str]] = {}
+        for pair in corpus.pairs("train", kinds=("annotated",)) if self.train_queries else ():
+            asked.setdefault(pair.docid, []).append(pair.query.text)
+        texts = (" ".join([document.title, document.text, *asked.get(document.docid, [])]) for document in corpus.documents)
+        self.words_ = [*self.words_, *(words_of(text) for text in texts)]
         self._index()
         return self
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
@@ -47,5 +48,5 @@ class Dense(NeuralMethod):
     def facts(self) -> dict[str, Any]:
         return {"pooling": self.model_.pooling}
 
-    def restore(self, facts: dict[str, Any]) -> None:
+    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.model_.pooling = facts["pooling"]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
+from promptdsi.progress import Progress, silent
 
 
 class Result(NamedTuple):
@@ -31,17 +32,18 @@ class Method(ABC):
 
     name: ClassVar[str]
     rehearsal_free: ClassVar[bool]
+    at_once: ClassVar[bool] = False  # a reference that learns all new corpora together, in one `add`
 
     def get_params(self) -> dict[str, Any]:
         """The constructor's keywords: what a manifest stores and an experiment file says."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
 
     @abstractmethod
-    def fit(self, corpus: Corpus) -> Self:
+    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         """Learn D0 from nothing; a second call starts again."""
 
     @abstractmethod
-    def add(self, corpus: Corpus) -> Self:
+    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         """Learn the next corpus."""
 
     @abstractmethod
@@ -51,6 +53,14 @@ class Method(ABC):
     @abstractmethod
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
         """Exact rank, from 1, of the document each query should find, among all documents seen."""
+
+    def trained_parameters(self) -> int:
+        """How many numbers the new corpora so far have trained: the paper's "Params."."""
+        return 0
+
+    def extra_bytes(self) -> int:
+        """What must be kept beside encoder and rows for learning and search to go on."""
+        return 0
 
     @abstractmethod
     def save(self, folder: str | Path) -> None:

@@ -48,9 +48,13 @@ class NeuralMethod(Method):
     def facts(self) -> dict[str, Any]:
         """What was learned beside weights, as JSON."""
 
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned beside the model itself, by name: mean queries, a second tower."""
+        return {}
+
     @abstractmethod
-    def restore(self, facts: dict[str, Any]) -> None:
-        """Take over what `facts` gave."""
+    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take over what `facts` and `tensors` gave."""
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)

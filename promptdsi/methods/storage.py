@@ -41,6 +41,7 @@ class Learned(NamedTuple):
     dead: set[int]
     prompts: dict[str, Tensor]
     facts: dict[str, Any]
+    tensors: dict[str, Tensor]
 
 
 def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind:
@@ -59,7 +60,7 @@ def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind
     method.model_.strategy.load_state(learned.prompts)
     method.model_.to(device).eval()
     method.model_.encoder.freeze()
-    method.restore(learned.facts)
+    method.restore(learned.facts, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
     return method
 
 
@@ -70,7 +71,10 @@ def save_method(method: NeuralMethod, folder: Path) -> None:
         ("encoder", model.encoder.state_dict()),
         ("rows", {f"{number:06d}": block for number, block in enumerate(model.rows.blocks)}),
         ("prompts", model.strategy.state()),
+        ("extra", method.tensors()),
     ):
+        if name == "extra" and not tensors:
+            continue
         with atomic_write(folder / f"{name}.safetensors") as file:
             file.write(to_bytes(tensors))
     with atomic_write(folder / "tokenizer.json") as file:
@@ -108,6 +112,7 @@ def load_method(kind: type[Kind], folder: Path, device: str | None = None) -> Ki
         set(said["dead"]),
         load_file(folder / "prompts.safetensors"),
         said["facts"],
+        load_file(folder / "extra.safetensors") if (folder / "extra.safetensors").is_file() else {},
     )
     return assemble(kind, said["params"] | ({"device": device} if device else {}), learned)
 

@@ -57,6 +57,12 @@ class Rows(nn.Module):
         self.blocks.append(nn.Parameter(start))
         self._order = None
 
+    def join(self) -> None:
+        """All rows as one block that learns, for methods that train the whole model again."""
+        whole = torch.cat([block.detach() for block in self.blocks])
+        self.blocks = nn.ParameterList([nn.Parameter(whole)])
+        self._joined = (0, [])
+
     def learn_last(self) -> None:
         """Let the newest block learn again: it was added untrained."""
         self._joined = (0, [])

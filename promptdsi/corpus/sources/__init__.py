@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.sources.source import Material, Request
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import Stream
@@ -49,8 +50,12 @@ def build_stream(
     limit: int | None = None,
     by: str | None = None,
     by_date: str | None = None,
+    tune: int = 0,
 ) -> Stream:
-    """Build the stream a user asked for. Without any option a source gives its own stream where it has one."""
+    """Build the stream a user asked for. Without any option a source gives its own stream where it has one.
+
+    `tune` documents that `limit` left out stand beside the stream, for searches of settings (the paper's data has such too).
+    """
     if by and by_date:
         raise UsageError("--by and --by-date exclude each other")
     if by and (new is not None or share is not None):
@@ -63,7 +68,9 @@ def build_stream(
     material = source.build(replace(request, name=rest))
     if material.own_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
         return material.own_stream
-    corpus = material.corpus
+    corpus, extra = material.corpus, []
+    if tune:
+        extra = [beside(corpus, limit or len(corpus), tune, seed=request.seed)]
     if limit is not None:
         corpus = sample(corpus, limit, seed=request.seed)
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
@@ -77,4 +84,15 @@ def build_stream(
     else:
         corpora = split_at_random(corpus, new=new, share=share, seed=request.seed)
         rule |= {"new": new, "share": share}
-    return Stream(corpus.name, corpora, rule, material.origin, material.licence)
+    return Stream(corpus.name, corpora, rule, material.origin, material.licence, extra)
+
+
+def beside(corpus: Corpus, limit: int, tune: int, *, seed: int) -> Corpus:
+    """`tune` documents that a sample of `limit` does not hold, called `tune`."""
+    if len(corpus) < limit + tune:
+        raise UsageError(f"{tune} documents beside a sample of {limit:,} were asked for, but there are only {len(corpus):,}")
+    taken = {document.docid for document in sample(corpus, limit, seed=seed).documents}
+    others = sample(corpus, limit + tune, seed=seed)
+    found = others.only({document.docid for document in others.documents} - taken)
+    found.name = "tune"
+    return found

@@ -16,6 +16,7 @@ from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
 
 class CODA(PromptStrategy):
     name = "coda"
+    chooses = False
 
     def __init__(self, *, components: int = 2, prompt_length: int = 10, **keywords: Any) -> None:
         super().__init__(prompt_length=prompt_length, **keywords)

@@ -39,6 +39,7 @@ class PromptStrategy(nn.Module, ABC):
 
     name: ClassVar[str]
     wants_topics: ClassVar[bool] = False
+    chooses: ClassVar[bool] = True  # one prompt per query, rather than a mixture of all
     allowed: ClassVar[dict[str, tuple[str, ...]]] = {"prompt_init": ("uniform", "small"), "key_update": ("sgd", "closed_form")}
 
     def __init__(

@@ -1,0 +1,94 @@
+"""`promptdsi bench`: the experiments. `run` fills in the cells that are missing, `report` writes tables and figures, `plan` says how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptdsi.cli.console import Json, Offline, Quiet, Threads, print_json, print_table, say, use_threads
+from promptdsi.errors import UsageError
+
+Experiments = Annotated[list[Path], typer.Argument(help="Experiment files, such as experiments/main.toml.", metavar="EXPERIMENT.toml…")]
+Scale = Annotated[str, typer.Option("--scale", help="A file of scales/ beside the experiment: tiny, squadx, paper.")]
+ResultsFolder = Annotated[Path, typer.Option("--results", help="Where cells, tables and figures are kept.", metavar="DIR")]
+Work = Annotated[Path | None, typer.Option("--work", help="Where D0 checkpoints are kept; RESULTS/.work unless given.", metavar="DIR")]
+
+
+def run(
+    experiments: Experiments,
+    scale: Scale = "squadx",
+    results: ResultsFolder = Path("results"),
+    work: Work = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Systems to run, by label; repeatable.")] = None,
+    hours: Annotated[float | None, typer.Option("--hours", min=0, help="Begin no cell after this long.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run cells again that are there already.")] = False,
+    threads: Threads = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Run an experiment's missing cells, one JSON file each. Interrupted, the same command goes on with the next."""
+    import time
+
+    use_threads(threads)
+    from promptdsi.experiments.cells import Results
+    from promptdsi.experiments.plan import read_experiment
+    from promptdsi.experiments.running import Runner
+    from promptdsi.progress import shown, silent
+
+    read = [read_experiment(path, scale) for path in experiments]
+    found = {cell.key: cell for one in read for cell in one.cells}
+    cells = [cell for cell in found.values() if not only or cell.label in only]
+    if only and (unknown := sorted(set(only) - {cell.label for cell in found.values()})):
+        raise UsageError(f"no system {unknown[0]!r}; there are {', '.join(sorted({cell.label for cell in found.values()}))}")
+    runner = Runner(Results(results, work), offline=offline, progress=silent if quiet else shown, say=lambda line: say(line, quiet=quiet))
+    for setting in {setting.d0.key: setting for one in read for setting in one.settings}.values():
+        runner.d0(setting.d0)
+    ends = None if hours is None else time.monotonic() + 3600 * hours
+    written = runner.run(cells, fresh=fresh, until=ends)
+    if json:
+        print_json({"written": [path.name for path in written], "cells": len(cells)})
+    else:
+        print(f"{len(written)} cells run, {len(cells) - len(written)} were there or wait; promptdsi bench report writes the tables")
+
+
+def report(
+    experiments: Experiments,
+    scale: Scale = "squadx",
+    results: ResultsFolder = Path("results"),
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Write an experiment's tables (Markdown, LaTeX) and figures (PNG, SVG) from its cells alone."""
+    from promptdsi.experiments.cells import Results
+    from promptdsi.experiments.plan import read_experiment
+    from promptdsi.experiments.reporting import write_report
+
+    for path in experiments:
+        written = write_report(read_experiment(path, scale), Results(results))
+        if json:
+            print_json({"experiment": path.stem, "written": [str(file) for file in written]})
+        else:
+            print(f"{path.stem}: {', '.join(file.name for file in written)}")
+
+
+def plan(
+    experiments: Experiments,
+    scale: Scale = "squadx",
+    results: ResultsFolder = Path("results"),
+    json: Json = False,
+) -> None:
+    """What would be run, and about how many hours it takes: measured times of like cells where there are any."""
+    from promptdsi.experiments.cells import Results
+    from promptdsi.experiments.hours import expected
+    from promptdsi.experiments.plan import read_experiment
+
+    rows = expected([read_experiment(path, scale) for path in experiments], Results(results))
+    if json:
+        print_json({"plan": rows, "hours": round(sum(row["hours"] for row in rows), 2)})
+        return
+    shown = [row | {"hours": f"{row['hours']:.2f}"} for row in rows]
+    total = {"what": "all", "cells": sum(r["cells"] for r in rows), "missing": sum(r["missing"] for r in rows), "from": ""}
+    print_table(f"{scale}: hours still to run on this machine", [*shown, total | {"hours": f"{sum(r['hours'] for r in rows):.2f}"}])

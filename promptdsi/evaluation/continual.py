@@ -1,0 +1,152 @@
+"""The matrix P[t][i] of a continual run, and every figure that comes from it: A_t, LA_t, F_t, forgetting of D0 (METHOD 1.4).
+
+P[t][i] is a metric over the queries of corpus i after step t. Each entry is kept as an array: the mean first, then the same
+mean over resampled queries. Arithmetic on entries therefore carries its own bootstrap distribution, and a difference of two
+runs over the same queries is a paired one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.evaluation.metrics import Judged, values
+
+RESAMPLES = 1000
+Figures = NDArray[np.float64]  # (1 + RESAMPLES,): the figure, then its resamples
+Statistic = Callable[["Matrix", str], Figures]
+
+
+class Estimate(NamedTuple):
+    """A figure with its 95 % bootstrap interval over queries."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def estimate(figures: Figures) -> Estimate:
+    low, high = np.percentile(figures[1:], [2.5, 97.5])
+    return Estimate(float(figures[0]), float(low), float(high))
+
+
+class Matrix:
+    """One run: `judged[t][i]` holds the queries of corpus i as they stood after step t ≥ i.
+
+    A run that learned all new corpora at once has only its first and its last step.
+    """
+
+    def __init__(self, judged: Mapping[int, Sequence[Sequence[Judged]]]) -> None:
+        for step, corpora in judged.items():
+            if len(corpora) != step + 1:
+                raise ValueError(f"step {step} has {len(corpora)} corpora, expected D0 to D{step}")
+        self.judged = {step: list(judged[step]) for step in sorted(judged)}
+        self.last = max(self.judged)
+        self.sizes = [len(queries) for queries in self.judged[self.last]]
+        self._kept: dict[tuple[str, int, int], Figures] = {}
+
+    def each(self, metric: str, t: int, i: int) -> NDArray[np.float64]:
+        """The metric of every query of corpus i after step t."""
+        return values(metric, self.judged[t][i])
+
+    def entry(self, metric: str, t: int, i: int) -> Figures:
+        """P[t][i] and its resamples."""
+        if (metric, t, i) not in self._kept:
+            each = self.each(metric, t, i)
+            resampled = _shares(self.sizes[i], i) @ each.astype(np.float32)
+            self._kept[metric, t, i] = np.concatenate([[each.mean()], resampled.astype(np.float64)])
+        return self._kept[metric, t, i]
+
+    def on_d0(self, metric: str) -> Figures:
+        """P[T][0]: what is left of D0 at the end."""
+        return self.entry(metric, self.last, 0)
+
+    def average(self, metric: str, t: int | None = None) -> Figures:
+        """A_t: the mean over the new corpora, without D0, each corpus counting the same."""
+        t = self.last if t is None else t
+        return mean([self.entry(metric, t, i) for i in range(1, t + 1)])
+
+    def learning(self, metric: str, t: int | None = None) -> Figures:
+        """LA_t: each new corpus just after it was learned."""
+        t = self.last if t is None else t
+        return mean([self.entry(metric, i, i) for i in range(1, t + 1)])
+
+    def forgetting(self, metric: str, t: int | None = None, *, clamp: bool = False) -> Figures:
+        """F_t: how far each earlier corpus, D0 included, fell from its best earlier step. Negative where it rose."""
+        t = self.last if t is None else t
+        falls = []
+        for i in range(t):
+            best = np.max([self.entry(metric, step, i) for step in range(i, t)], axis=0)
+            falls.append(best - self.entry(metric, t, i))
+        return mean([np.maximum(fall, 0) for fall in falls] if clamp else falls)
+
+    def d0_forgetting(self, metric: str) -> Figures:
+        """P[0][0] − P[T][0], raw. The paper prints max(P[T][0] − P[0][0], 0), which is zero exactly when something was forgotten."""
+        return self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
+
+
+class Compared(NamedTuple):
+    """One method's figure minus another's over the same queries: the difference, and the p-value of a sign-flip test."""
+
+    difference: Estimate
+    p: float
+
+    @property
+    def verdict(self) -> str:
+        """`better` and `worse` only where the interval excludes zero."""
+        if not self.difference.excludes_zero:
+            return "no difference shown"
+        return "better" if self.difference.value > 0 else "worse"
+
+
+def compare(ours: Sequence[Matrix], theirs: Sequence[Matrix], statistic: Statistic, metric: str, corpora: Sequence[int]) -> Compared:
+    """A paired comparison of two methods, each the mean of its seeds. `corpora` are those the statistic is about."""
+    difference = mean([statistic(run, metric) for run in ours]) - mean([statistic(run, metric) for run in theirs])
+    by_query = [_seed_mean(ours, metric, i) - _seed_mean(theirs, metric, i) for i in corpora]
+    return Compared(estimate(difference), sign_flip(by_query))
+
+
+def sign_flip(differences: Sequence[NDArray[np.float64]], *, draws: int = 2000, seed: int = 0) -> float:
+    """Two-sided p-value that the corpora's mean difference is zero: signs of the queries' differences are as good as random.
+
+    Examples
+    --------
+    >>> sign_flip([np.zeros(20)]), sign_flip([np.ones(50)]) < 0.01
+    (1.0, True)
+    """
+    rng = np.random.default_rng(seed)
+    seen = abs(np.mean([each.mean() for each in differences]))
+    flipped = np.zeros(draws)
+    for each in differences:
+        moving = each[each != 0]
+        flipped += (rng.integers(0, 2, (draws, len(moving))) * 2 - 1) @ moving / len(each) / len(differences)
+    return float((1 + (np.abs(flipped) >= seen - 1e-12).sum()) / (1 + draws))
+
+
+def mean(figures: Sequence[Figures]) -> Figures:
+    return np.asarray(np.mean(figures, axis=0))
+
+
+def _seed_mean(runs: Sequence[Matrix], metric: str, i: int) -> NDArray[np.float64]:
+    return mean([run.each(metric, run.last, i) for run in runs])
+
+
+_KEPT_SHARES: dict[tuple[int, int], NDArray[np.float32]] = {}
+
+
+def _shares(size: int, corpus: int) -> NDArray[np.float32]:
+    """How often each resample drew each query, as shares: (RESAMPLES, size).
+
+    The draws depend on the corpus and its size alone, so that every run over the same queries is resampled alike.
+    """
+    if (size, corpus) not in _KEPT_SHARES:
+        drawn = np.random.default_rng([corpus, size]).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+        _KEPT_SHARES[size, corpus] = drawn.astype(np.float32) / np.float32(size)
+    return _KEPT_SHARES[size, corpus]

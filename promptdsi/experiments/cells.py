@@ -1,0 +1,153 @@
+"""A cell: one method with one seed on one stream. What it is made of names its file, so that experiments share cells.
+
+RESULTS/cells/promptdsi-s++-0-1a2b3c4d5e6f.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from promptdsi.errors import DataError, UsageError
+from promptdsi.evaluation.continual import Matrix
+from promptdsi.evaluation.metrics import Judged
+from promptdsi.files import atomic_write
+from promptdsi.methods import methods
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+
+FORMAT = 1
+Ranks = dict[str, dict[str, list[list[Any]]]]  # split → step → corpus → query → rank, or [[rank, gain], …]
+
+
+@dataclass(frozen=True)
+class D0:
+    """How D0 is learned, once for all methods: a stream, and keywords of `promptdsi` without prompts."""
+
+    stream: dict[str, Any]
+    params: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        return digest([self.stream, self.params])
+
+    @property
+    def file(self) -> str:
+        return f"d0-{self.key}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run. `params` are the method's keywords that differ from its defaults; D0's are among them."""
+
+    d0: D0
+    method: str
+    params: dict[str, Any]
+    seed: int
+    search: int = 0  # settings tried on documents held out, before the run (IncDSI)
+    label: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search])
+
+    @property
+    def file(self) -> str:
+        prompts = self.params.get("prompts", PromptDSI.prompts)
+        variant = f"-{prompts}" if self.method == PromptDSI.name else ""
+        return f"{self.method.replace('*', '-star')}{variant}-{self.seed}-{self.key}"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "params": self.params,
+            "seed": self.seed,
+            "search": self.search,
+            "stream": self.d0.stream,
+            "d0": self.d0.params,
+        }
+
+
+def digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def keywords(method: str, *given: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a method that differ from its defaults; what is given later is stronger, and may name a preset.
+
+    Only what differs: an option that a later release adds with a neutral default leaves the name of a cell as it was.
+    """
+    known = options_of(method)
+    wanted: dict[str, Any] = {}
+    for part in given:
+        preset = part.get("preset")
+        if preset is not None and preset not in PRESETS:
+            raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+        base = PRESETS[preset] if preset else {}
+        wanted |= {name: value for name, value in base.items() if name in known}
+        wanted |= {name: value for name, value in part.items() if name != "preset"}
+    if unknown := [name for name in wanted if name not in known]:
+        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    return {name: plain(value) for name, value in sorted(wanted.items()) if plain(value) != plain(default_of(known[name]))}
+
+
+def options_of(method: str) -> dict[str, dataclasses.Field[Any]]:
+    if method not in methods():
+        raise UsageError(f"no method {method!r}; there are {', '.join(methods())}")
+    return {one.name: one for one in dataclasses.fields(methods()[method]) if one.init}
+
+
+def default_of(option: dataclasses.Field[Any]) -> Any:
+    return option.default_factory() if option.default_factory is not dataclasses.MISSING else option.default
+
+
+def plain(value: Any) -> Any:
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def pack(judged: list[Judged]) -> list[Any]:
+    """Ranks as they are written: a number for the usual query with one answer."""
+    return [
+        q.ranks[0] if len(q.ranks) == 1 and q.gains[0] == 1 else [list(pair) for pair in zip(q.ranks, q.gains, strict=True)] for q in judged
+    ]
+
+
+def unpack(written: list[Any]) -> list[Judged]:
+    return [Judged([one], [1.0]) if isinstance(one, int) else Judged([r for r, _ in one], [g for _, g in one]) for one in written]
+
+
+def matrix_of(record: dict[str, Any], split: str) -> Matrix:
+    """P[t][i] of a cell's record."""
+    return Matrix({int(step): [unpack(corpus) for corpus in corpora] for step, corpora in record["ranks"][split].items()})
+
+
+class Results:
+    """The folder that holds cells and what is made from them."""
+
+    def __init__(self, folder: Path, work: Path | None = None) -> None:
+        self.folder, self.work = folder, work or folder / ".work"
+
+    def path(self, file: str) -> Path:
+        return self.folder / "cells" / f"{file}.json"
+
+    def read(self, file: str) -> dict[str, Any] | None:
+        """A cell's record, or None while it is not there."""
+        path = self.path(file)
+        if not path.is_file():
+            return None
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            if record["format"] != FORMAT:
+                raise DataError(f"has cell format {record['format']}; this release reads format {FORMAT}", path=path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"is damaged ({error}); delete it and run the experiment again", path=path) from None
+        return dict(record)
+
+    def write(self, file: str, record: dict[str, Any]) -> None:
+        """One line per key: differences between two versions can be read."""
+        lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in ({"format": FORMAT} | record).items()]
+        with atomic_write(self.path(file)) as out:
+            out.write(("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8"))

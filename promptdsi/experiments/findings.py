@@ -1,0 +1,204 @@
+"""What an experiment's cells found: per system and setting the mean over seeds, its spread, intervals and paired comparisons.
+
+Reports are made from these and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from promptdsi.errors import PromptDSIError
+from promptdsi.evaluation.continual import Compared, Estimate, Figures, Matrix, Statistic, compare, estimate, mean
+from promptdsi.experiments.cells import Results, matrix_of
+from promptdsi.experiments.plan import Experiment, Point, Setting
+from promptdsi.experiments.tables import Entry, Table, score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SPLIT = "test"
+
+
+class Measure(NamedTuple):
+    """A figure of a run, and what it is about: D0, or the new corpora."""
+
+    name: str
+    statistic: Statistic
+    metric: str
+    new: bool = False
+
+    def corpora(self, runs: Sequence[Matrix]) -> list[int]:
+        return list(range(1, runs[0].last + 1)) if self.new else [0]
+
+
+def on_d0(metric: str, name: str = "") -> Measure:
+    return Measure(name or short(metric), Matrix.on_d0, metric)
+
+
+def on_new(metric: str, name: str = "") -> Measure:
+    return Measure(name or short(metric), Matrix.average, metric, new=True)
+
+
+def short(metric: str) -> str:
+    """A metric as table heads say it: H@10, M@10."""
+    return metric.replace("Hits", "H").replace("MRR", "M")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A system in a setting, with the records of those of its seeds that have run."""
+
+    point: Point
+    records: tuple[dict[str, Any], ...]
+
+    @property
+    def label(self) -> str:
+        return self.point.label
+
+    @property
+    def group(self) -> str:
+        return self.point.system.group
+
+    @property
+    def reference(self) -> bool:
+        """References learn the new corpora together or not at all: they stand beside the comparison."""
+        return self.point.system.reference or self.group == "References"
+
+    @property
+    def seeds(self) -> list[int]:
+        return [record["cell"]["seed"] for record in self.records]
+
+    @cached_property
+    def runs(self) -> list[Matrix]:
+        return [matrix_of(record, SPLIT) for record in self.records]
+
+    @property
+    def step_by_step(self) -> bool:
+        """Whether there is a figure after every corpus, so that curves can be drawn."""
+        return bool(self.runs) and all(set(run.judged) == set(range(run.last + 1)) for run in self.runs)
+
+    def figures(self, measure: Measure) -> Figures | None:
+        """The mean over seeds, and its resamples over queries."""
+        return mean([measure.statistic(run, measure.metric) for run in self.runs]) if self.runs else None
+
+    def estimate(self, measure: Measure) -> Estimate | None:
+        figures = self.figures(measure)
+        return None if figures is None else estimate(figures)
+
+    def value(self, measure: Measure) -> float | None:
+        figures = self.figures(measure)
+        return None if figures is None else float(figures[0])
+
+    def spread(self, measure: Measure) -> float | None:
+        """The sample standard deviation over seeds; None for one seed."""
+        return spread([float(measure.statistic(run, measure.metric)[0]) for run in self.runs])
+
+    def score(self, measure: Measure) -> Entry | None:
+        return score(self.value(measure), self.spread(measure))
+
+    def each(self, get: Callable[[dict[str, Any]], float]) -> float | None:
+        """The mean over seeds of something in the record."""
+        return float(np.mean([get(record) for record in self.records])) if self.records else None
+
+    def alike(self, other: Finding) -> tuple[Finding, Finding]:
+        """Both with the seeds both have, for a fair comparison; as they are where no seed is shared."""
+        shared = set(self.seeds) & set(other.seeds)
+        return (self._of(shared), other._of(shared)) if shared else (self, other)
+
+    def _of(self, seeds: set[int]) -> Finding:
+        if set(self.seeds) == seeds:
+            return self  # with the matrices it has read already
+        return Finding(self.point, tuple(record for record in self.records if record["cell"]["seed"] in seeds))
+
+    def against(self, other: Finding, measure: Measure) -> Compared | None:
+        """A paired comparison over the same queries; None while either has not run."""
+        if not self.runs or not other.runs:
+            return None
+        ours, theirs = self.alike(other)
+        return compare(ours.runs, theirs.runs, measure.statistic, measure.metric, measure.corpora(ours.runs))
+
+
+def spread(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def total(record: dict[str, Any], key: str) -> float:
+    """A step's `key` summed over the steps of a run."""
+    return float(sum(step.get(key, 0) for step in record["steps"]))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of an experiment: findings in the order of its file, and what D0 records say."""
+
+    experiment: Experiment
+    all: tuple[Finding, ...]
+    d0: dict[str, dict[str, Any]] = field(default_factory=dict)  # by setting
+    missing: tuple[str, ...] = ()
+
+    def of(self, setting: Setting) -> list[Finding]:
+        return [one for one in self.all if one.point.setting.name == setting.name]
+
+    def settings(self) -> Iterator[tuple[Setting, list[Finding]]]:
+        """Settings in which something has run."""
+        for setting in self.experiment.settings:
+            if any(one.records for one in self.of(setting)):
+                yield setting, self.of(setting)
+
+    def records(self, setting: Setting) -> list[dict[str, Any]]:
+        own = [record for one in self.of(setting) for record in one.records]
+        return ([self.d0[setting.name]] if setting.name in self.d0 else []) + own
+
+
+class Text(NamedTuple):
+    """A paragraph or a list, as Markdown."""
+
+    text: str
+
+
+class Heading(NamedTuple):
+    text: str
+
+
+class Plot(NamedTuple):
+    """A figure: the end of its file's name, what it shows, and how it is drawn."""
+
+    name: str
+    caption: str
+    draw: Callable[[], Figure]
+
+
+Part = Text | Heading | Table | Plot  # what a report is made of
+
+
+def named(findings: Iterable[Finding], label: str) -> Finding | None:
+    """The finding with a label, if it has run."""
+    return next((one for one in findings if one.label == label and one.records), None)
+
+
+def gather(experiment: Experiment, results: Results) -> Findings:
+    """Read the cells of an experiment. Cells of one setting must have been asked the same queries, or nothing is comparable."""
+    found, missing = [], []
+    for point in experiment.points:
+        read = [(cell, results.read(cell.file)) for cell in point.cells]
+        missing += [f"{point.setting.label}: {point.label}, seed {cell.seed}" for cell, record in read if record is None]
+        found.append(Finding(point, tuple(record for _, record in read if record is not None)))
+    d0 = {setting.name: record for setting in experiment.settings if (record := results.read(setting.d0.file)) is not None}
+    missing += [f"{setting.label}: D0" for setting in experiment.settings if setting.name not in d0]
+    findings = Findings(experiment, tuple(found), d0, tuple(missing))
+    if not any(one.records for one in found) and (experiment.points or not d0):
+        raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')} runs it")
+    for setting in experiment.settings:
+        if len({str(record["data"]["queries"]) for record in findings.records(setting)}) > 1:
+            again = f"{command(experiment, 'run')} --fresh"
+            raise PromptDSIError(f"cells of setting {setting.name} were asked different queries; {again} runs them again")
+    return findings
+
+
+def command(experiment: Experiment, what: str) -> str:
+    return f"promptdsi bench {what} experiments/{experiment.name}.toml --scale {experiment.scale}"

@@ -1,0 +1,191 @@
+"""Read an experiment: which systems (its TOML file), where and how large (the scale's TOML file), and so which cells.
+
+experiments/main.toml            title, report, [[system]] …
+experiments/scales/squadx.toml   [setting.NAME] stream, D0, seeds; [run] which experiment runs in which settings
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from promptdsi.errors import DataError, UsageError
+from promptdsi.experiments.cells import D0, Cell, keywords, options_of
+
+EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds"}
+SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
+SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where an experiment runs: a stream, how D0 is learned on it, the seeds of the continual stage."""
+
+    name: str
+    label: str
+    d0: D0
+    seeds: tuple[int, ...]
+    only: tuple[str, ...]  # labels of the systems that run here; empty = all
+    add: dict[str, Any]  # keywords for the corpora after D0, where a method has them
+    methods: dict[str, dict[str, Any]]  # keywords of single methods
+
+
+@dataclass(frozen=True)
+class System:
+    """A line of a table: a method with its keywords; with a `dial`, one point per value of it."""
+
+    label: str
+    group: str
+    method: str
+    params: dict[str, Any]
+    search: int = 0
+    dial: str = ""
+    values: tuple[Any, ...] = ()
+    reference: bool = False
+    seeds: tuple[int, ...] = ()
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A system at one value of its dial, in one setting: a cell per seed."""
+
+    system: System
+    setting: Setting
+    value: Any
+    cells: tuple[Cell, ...]
+
+    @property
+    def label(self) -> str:
+        return self.system.label if not self.system.dial else f"{self.system.label} {self.value}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    report: str
+    paper: str
+    about: str
+    scale: str
+    options: dict[str, Any]
+    settings: tuple[Setting, ...]
+    points: tuple[Point, ...] = field(default=())
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every run, each once."""
+        return list({cell.key: cell for point in self.points for cell in point.cells}.values())
+
+
+def read_experiment(path: str | Path, scale: str) -> Experiment:
+    """The experiment of a TOML file at a scale, which is a file's name in `scales/` beside it."""
+    path = Path(path)
+    said, scales = read_toml(path), read_toml(path.parent / "scales" / f"{scale}.toml")
+    check_keys(path, said, EXPERIMENT_KEYS)
+    name = path.stem
+    settings = tuple(_setting(path, scales, where) for where in scales.get("run", {}).get(name, ()))
+    if not settings:
+        raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.get('run', {})) or 'nothing'}")
+    listed = read_toml(path.parent / f"{said['systems_of']}.toml") if "systems_of" in said else said
+    systems = [_system(path, one) for one in listed.get("system", ())]
+    if labels := said.get("labels"):
+        if missing := sorted(set(labels) - {system.label for system in systems}):
+            raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
+        systems = [system for system in systems if system.label in labels]
+    seeds = tuple(said.get("seeds", ()))
+    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds))
+    return Experiment(
+        name,
+        said.get("title", name),
+        said["report"],
+        said.get("paper", ""),
+        said.get("about", ""),
+        scale,
+        said.get("options", {}) | scales.get("options", {}).get(name, {}),
+        settings,
+        points,
+    )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise DataError("is not there", path=path) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"is no TOML file: {error}", path=path) from None
+
+
+def check_keys(path: Path, said: dict[str, Any], known: set[str]) -> None:
+    if unknown := sorted(set(said) - known):
+        raise DataError(f"has an unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}", path=path)
+
+
+def _setting(path: Path, scales: dict[str, Any], name: str) -> Setting:
+    if name not in scales.get("setting", {}):
+        raise DataError(f"the scale has no [setting.{name}]", path=path)
+    said = scales["setting"][name]
+    check_keys(path, said, SETTING_KEYS)
+    d0 = D0(dict(said["stream"]), keywords("rows", dict(said["d0"])))
+    seeds, only = tuple(said.get("seeds", (0,))), tuple(said.get("only", ()))
+    return Setting(name, said.get("label", name), d0, seeds, only, dict(said.get("add", {})), dict(said.get("methods", {})))
+
+
+def _system(path: Path, said: dict[str, Any]) -> System:
+    for key in ("label", "method"):
+        if key not in said:
+            raise DataError(f"a [[system]] has no {key}", path=path)
+    params = {key: value for key, value in said.items() if key not in SYSTEM_KEYS}
+    sweep = said.get("sweep", ())
+    if bool(sweep) != bool(said.get("dial")):
+        raise DataError(f"system {said['label']!r}: dial and sweep come together", path=path)
+    return System(
+        said["label"],
+        said.get("group", ""),
+        said["method"],
+        params,
+        said.get("search", 0),
+        said.get("dial", ""),
+        tuple(sweep),
+        said.get("reference", False),
+        tuple(said.get("seeds", ())),
+        tuple(said.get("settings", ())),
+    )
+
+
+def turned(params: dict[str, Any], dial: str, value: Any) -> dict[str, Any]:
+    """Keywords with a dial at a value; `prompt_options.prompt_layers` reaches into a table.
+
+    Examples
+    --------
+    >>> turned({"prompt_options": {"center": True}}, "prompt_options.prompt_layers", [2])
+    {'prompt_options': {'center': True, 'prompt_layers': [2]}}
+    """
+    if not dial:
+        return params
+    name, _, inner = dial.partition(".")
+    return params | {name: params.get(name, {}) | {inner: value} if inner else value}
+
+
+def without_preset(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name != "preset"}
+
+
+def _points(system: System, setting: Setting, seeds: tuple[int, ...]) -> list[Point]:
+    if (setting.only and system.label not in setting.only) or (system.settings and setting.name not in system.settings):
+        return []
+    found = []
+    for value in system.values or (None,):
+        # From the weakest to the strongest: a preset, D0's settings, what the setting says of later corpora and of the
+        # method, the system itself with its dial.
+        known = options_of(system.method)
+        shared = {name: value for name, value in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
+        own = turned(without_preset(system.params), system.dial, value)
+        params = keywords(system.method, {"preset": system.params.get("preset")}, shared, setting.methods.get(system.method, {}), own)
+        at_once = system.seeds or seeds or setting.seeds
+        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, system.label) for seed in at_once)
+        found.append(Point(system, setting, value, cells))
+    return found

@@ -1,0 +1,128 @@
+"""Tables 2 and 3: every system after the last corpus, on D0 and on the new corpora, and what the control without prompts says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from promptdsi.evaluation.continual import Compared
+from promptdsi.experiments.expectations import CONTROL, expectations
+from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Text, named, on_d0, on_new, total
+from promptdsi.experiments.plan import Setting
+from promptdsi.experiments.published import published
+from promptdsi.experiments.tables import Column, Entry, Line, Table, between, count, line, plain, score, signed
+
+NAME = "main"
+SYSTEM = Column("system", left=True)
+SHOWN = ("Hits@10", "MRR@10", "Hits@1")
+REST = ("Hits@5", "nDCG@10")
+
+
+def parts(findings: Findings) -> Iterator[Part]:
+    for setting, found in findings.settings():
+        yield Heading(setting.label)
+        yield _main(setting, found)
+        yield _full(setting, found)
+        yield _intervals(setting, found)
+        yield from _against_control(setting, found)
+        yield from _expected(found)
+        yield from _published(setting, found)
+
+
+def _scores(found: Finding, metrics: Sequence[str]) -> list[Entry | None]:
+    return [found.score(measure(metric)) for measure in (on_d0, on_new) for metric in metrics]
+
+
+def _columns(metrics: Sequence[str], best: str = "up") -> list[Column]:
+    return [Column(on_d0(metric).name, over, best) for over in ("D0", "A_T") for metric in metrics]
+
+
+def _main(setting: Setting, found: Sequence[Finding]) -> Table:
+    lines = []
+    for one in found:
+        free = one.records[0]["rehearsal_free"] if one.records else None
+        trained = one.each(lambda record: record["trained_parameters"])
+        shown: list[Entry | str | None] = [
+            one.label,
+            *_scores(one, SHOWN),
+            None if trained is None else count(trained),
+            None if free is None else "✓" if free else "✗",
+        ]
+        lines.append(line(*shown, group=one.group, ranked=not one.reference))
+    columns = [SYSTEM, *_columns(SHOWN), Column("Params."), Column("rehearsal free")]
+    return Table(f"{setting.label}: after the last corpus, in per cent; best bold, second underlined, references apart", columns, lines)
+
+
+def _full(setting: Setting, found: Sequence[Finding]) -> Table:
+    """What the paper does not print: more metrics, and what it cost."""
+    lines = []
+    for one in found:
+        seconds, steps = one.each(lambda record: total(record, "seconds")), one.each(lambda record: total(record, "training_steps"))
+        speed = one.each(lambda record: record["queries_per_second"])
+        cost = [None if number is None else f"{number:,.0f}" for number in (seconds, steps, speed)]
+        lines.append(line(one.label, *_scores(one, REST), *cost, str(len(one.records)), group=one.group, ranked=not one.reference))
+    columns = [SYSTEM, *_columns(REST), *(Column(title) for title in ("s of all adds", "training steps", "queries/s at search", "seeds"))]
+    return Table(f"{setting.label}: further metrics, and cost on the machine that ran the cells", columns, lines)
+
+
+def _intervals(setting: Setting, found: Sequence[Finding]) -> Table:
+    lines = []
+    for one in found:
+        estimates = [one.estimate(measure("Hits@10")) for measure in (on_d0, on_new)]
+        lines.append(line(one.label, *(None if each is None else between(each) for each in estimates), group=one.group))
+    columns = [SYSTEM, Column("H@10", "D0"), Column("H@10", "A_T")]
+    return Table(f"{setting.label}: 95 % intervals over queries", columns, lines)
+
+
+def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
+    control = named(found, CONTROL)
+    if control is None:
+        return
+    lines = [_compared(one, control) for one in found if not one.reference and one.label != CONTROL]
+    each = ("difference", "95 % interval", "p", "verdict")
+    columns = [SYSTEM, *(Column(title, over, left=title == "verdict") for over in ("A_T H@10", "D0 H@10") for title in each)]
+    yield Table(f"{setting.label}: against “{CONTROL}”, in points over the same queries", columns, lines)
+    yield Text(
+        f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
+        "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
+        "not corrected for the number of comparisons."
+    )
+
+
+def _compared(one: Finding, control: Finding) -> Line:
+    entries: list[Entry | str | None] = [one.label]
+    for measure in (on_new("Hits@10"), on_d0("Hits@10")):
+        entries += comparison(one.against(control, measure))
+    return line(*entries, group=one.group)
+
+
+def comparison(found: Compared | None) -> list[Entry | str | None]:
+    """Difference, interval, p-value and verdict."""
+    if found is None:
+        return [None] * 4
+    return [
+        signed(found.difference.value),
+        between(found.difference, sign=True),
+        "<0.001" if found.p < 0.001 else f"{found.p:.3f}",
+        found.verdict,
+    ]
+
+
+def _expected(found: Sequence[Finding]) -> Iterator[Part]:
+    said = [f"- {plain(one.claim)}: **{one.verdict}** ({plain(one.evidence)})" for one in expectations(found)]
+    if said:
+        yield Text("Expected and found:\n\n" + "\n".join(said))
+
+
+def _published(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
+    name, theirs = published(setting.d0.params.get("backbone", "minilm"))
+    lines = []
+    for one in found:
+        if one.label in theirs:
+            ours = [score(one.value(measure(metric))) for measure in (on_d0, on_new) for metric in ("Hits@10", "MRR@10")]
+            pairs = [entry for pair in zip(theirs[one.label], ours, strict=True) for entry in pair]
+            lines.append(line(one.label, *(f"{entry:.1f}" if isinstance(entry, float) else entry for entry in pairs), group=one.group))
+    if lines:
+        kinds = ("D0 H@10", "D0 M@10", "A_T H@10", "A_T M@10")
+        columns = [SYSTEM, *(Column(whose, kind) for kind in kinds for whose in ("paper", "here"))]
+        yield Table(f"{setting.label}: published figures ({name}) beside ours", columns, lines)
+        yield Text("Data, backbone and scale differ from the paper's, so that only the order of systems compares, not the figures.")

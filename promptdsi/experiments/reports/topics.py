@@ -1,0 +1,88 @@
+"""Figures 4 and 5, Table 5: the largest topics of D0, their strongest terms, and queries that choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from promptdsi.experiments.figures import look_of, panels
+from promptdsi.experiments.findings import Findings, Heading, Part, Plot, Text
+from promptdsi.experiments.tables import Column, Table, line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "topics"
+SHOWN, TERMS, EXAMPLES = 8, 5, 3
+
+
+class Topic(NamedTuple):
+    number: int
+    documents: int
+    words: list[str]
+    weights: list[float]
+    examples: list[str]
+
+
+def parts(findings: Findings) -> Iterator[Part]:
+    for setting, found in findings.settings():
+        yield Heading(setting.label)
+        for one in found:
+            record = next((record for record in one.records if record.get("topics")), None)
+            if record is None:
+                yield Text(f"{one.label}: no topics are recorded: –")
+                continue
+            topics = read(record["topics"])
+            title = f"{setting.label}, {one.label}, seed {record['cell']['seed']}"
+            yield Text(f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0.")
+            name, caption = (
+                f"{setting.name}-{one.label.lower()}",
+                f"{title}: the largest topics (documents in brackets) and their strongest terms",
+            )
+            yield Plot(name.replace(" ", "-"), caption, partial(_draw, topics[:SHOWN]))
+            yield _table(title, topics)
+            if any(topic.examples for topic in topics):
+                yield _examples(title, topics)
+
+
+def read(record: dict[str, Any]) -> list[Topic]:
+    """Topics of a record, the largest first."""
+    examples = [*(record.get("examples") or []), *([] for _ in record["words"])][: len(record["words"])]  # only the largest have some
+    together = zip(record["counts"], record["words"], record["weights"], examples, strict=True)
+    return sorted((Topic(number, *topic) for number, topic in enumerate(together)), key=lambda topic: (-topic.documents, topic.number))
+
+
+def _table(title: str, topics: Sequence[Topic]) -> Table:
+    lines = [line(str(topic.number), f"{topic.documents:,}", ", ".join(topic.words)) for topic in topics]
+    return Table(f"{title}: all topics", [Column("topic"), Column("documents"), Column("strongest terms", left=True)], lines)
+
+
+def _examples(title: str, topics: Sequence[Topic]) -> Table:
+    lines = [
+        line(", ".join(topic.words[:TERMS]), query, group=f"Topic {topic.number}")
+        for topic in topics[:SHOWN]
+        for query in topic.examples[:EXAMPLES]
+    ]
+    return Table(f"{title}: queries that choose the largest topics", [Column("terms", left=True), Column("query", left=True)], lines)
+
+
+def _draw(topics: Sequence[Topic]) -> Figure:
+    across = min(4, len(topics))
+    down = -(-len(topics) // across)
+    figure, axes = panels(down, across, height=0.3 + 1.45 * down)
+    for place, ax in enumerate(axes.flat):
+        if place >= len(topics):
+            ax.set_visible(False)
+            continue
+        topic = topics[place]
+        words, weights = topic.words[:TERMS], topic.weights[:TERMS]
+        ax.barh(range(len(words)), weights, color=look_of("Topic").colour, height=0.7)
+        ax.set_yticks(range(len(words)), [word if len(word) < 19 else word[:17] + "…" for word in words])
+        ax.invert_yaxis()
+        ax.set_xticks([])
+        ax.grid(False)
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+        ax.set_title(f"topic {topic.number} ({topic.documents:,})", loc="left")
+    return figure

@@ -1,0 +1,262 @@
+"""Run cells: build the stream, learn D0 once or read it back, let the method learn corpus after corpus, keep every rank.
+
+What is there is not run again, so an interrupted experiment goes on with the next cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import promptdsi
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.corpus.streams import Stream
+from promptdsi.errors import PromptDSIError
+from promptdsi.evaluation.asking import Question, ask, questions
+from promptdsi.experiments.cells import D0, Cell, Results, pack
+from promptdsi.files import sha256_of
+from promptdsi.methods import methods
+from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.method import Method
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.rows import RowsOnly
+from promptdsi.progress import Progress, silent
+
+SPLITS = ("dev", "test")
+CODE = ("corpus", "model", "learning", "methods", "evaluation")  # what a figure depends on
+Say = Callable[[str], None]
+
+
+class Runner:
+    """Holds what cells share: streams, and D0 checkpoints on disk."""
+
+    def __init__(self, results: Results, *, offline: bool = False, progress: Progress = silent, say: Say = lambda line: None) -> None:
+        self.results, self.offline, self.progress, self.say = results, offline, progress, say
+        self._streams: dict[str, Stream] = {}
+
+    def run(self, cells: Iterable[Cell], *, fresh: bool = False, until: float | None = None) -> list[Path]:
+        """Run what is missing (or all, with `fresh`), one JSON file each; begin none after `until`, by the monotonic clock."""
+        written = []
+        cells = list(cells)
+        for number, cell in enumerate(cells, 1):
+            if not fresh and self.results.read(cell.file) is not None:
+                continue
+            if until is not None and time.monotonic() > until:
+                self.say(f"time is up; {len(cells) - number + 1} cells wait")
+                break
+            self.say(f"cell {number} of {len(cells)}: {cell.label or cell.method}, seed {cell.seed} ({cell.file})")
+            self.results.write(cell.file, self.record(cell))
+            written.append(self.results.path(cell.file))
+        return written
+
+    def record(self, cell: Cell) -> dict[str, Any]:
+        """Run one cell: everything the reports need, and nothing of the data but ranks."""
+        stream = self.stream(cell.d0.stream)
+        kind: Any = methods()[cell.method]
+        params = {name: tuple(value) if isinstance(value, list) else value for name, value in cell.params.items()}
+        known = {"seed": cell.seed, "offline": self.offline}
+        has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
+        method: Method = kind(**params, **{name: value for name, value in known.items() if name in has})
+        protocol = Protocol(stream, self.progress)
+        said: dict[str, Any] = {"d0_sha256": None}
+        started = time.perf_counter()
+        if isinstance(method, DSIMethod):
+            d0, said["d0_sha256"] = self.d0(cell.d0)
+            method.begin_from(d0, stream.corpora[0])
+        else:
+            method.fit(stream.corpora[0], progress=self.progress)
+        said["fit_seconds"] = round(time.perf_counter() - started, 3)
+        if cell.search:
+            searching = time.perf_counter()
+            said["searched"] = method.search_settings(*held_out(stream), trials=cell.search, progress=self.progress)  # type: ignore[attr-defined]
+            said["search_seconds"] = round(time.perf_counter() - searching, 3)
+        return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
+
+    def stream(self, spec: dict[str, Any]) -> Stream:
+        """The stream a setting describes, built once."""
+        name = json.dumps(spec, sort_keys=True)
+        if name not in self._streams:
+            options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw")}
+            raw = Path(spec["raw"]) if "raw" in spec else None
+            request = Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline, progress=self.progress)
+            self._streams[name] = build_stream(spec["source"], request, **options)
+        return self._streams[name]
+
+    def d0(self, d0: D0) -> tuple[DSIMethod, str]:
+        """The D0 checkpoint and its checksum; learned from its seed where it is missing, and compared with what was recorded."""
+        folder = self.results.work / d0.file
+        if (folder / "method.json").is_file():
+            found = RowsOnly.load(folder)
+            found.offline = self.offline
+            return found, checksum(folder)
+        self.say(f"learning D0 ({d0.file})")
+        stream = self.stream(d0.stream)
+        params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in d0.params.items()}
+        method = RowsOnly(**params, offline=self.offline)
+        started = time.perf_counter()
+        method.fit(stream.corpora[0], checkpoint=self.results.work / f"{d0.file}.training", progress=self.progress)
+        seconds = time.perf_counter() - started
+        method.save(folder)
+        protocol = Protocol(stream, self.progress)
+        log = method.logs_[0]
+        record = {
+            "cell": {"stream": d0.stream, "d0": d0.params},
+            **versions(),
+            "data": protocol.data(),
+            "sha256": checksum(folder),
+            "seconds": round(seconds, 1),
+            "examples": log.examples,
+            "steps": len(log.losses),
+            "losses": [round(loss, 4) for loss in log.losses],
+            "ranks": {split: {"0": [pack(protocol.judged(method, split, 0))]} for split in SPLITS},
+        }
+        self._compare(d0, record)
+        self.results.write(d0.file, record)
+        return method, record["sha256"]
+
+    def _compare(self, d0: D0, record: dict[str, Any]) -> None:
+        """A rebuilt checkpoint must rank as the recorded one did; on another processor a few ranks may differ, and it is said."""
+        before = self.results.read(d0.file)
+        if before is None:
+            return
+        if before["data"] != record["data"]:
+            raise PromptDSIError(f"{self.results.path(d0.file)} was made from other data; move it away to start anew")
+        was, now = before["ranks"]["dev"]["0"][0], record["ranks"]["dev"]["0"][0]
+        moved = sum(one != other for one, other in zip(was, now, strict=True))
+        same = "the same weights" if before["sha256"] == record["sha256"] else "other weights"
+        self.say(f"D0 was learned again: {same}; {moved} of {len(now)} dev ranks differ from the recorded ones")
+
+
+class Protocol:
+    """The stream's questions, and how a method is led through it."""
+
+    def __init__(self, stream: Stream, progress: Progress = silent) -> None:
+        self.stream, self.progress = stream, progress
+        self._questions: dict[tuple[str, int], list[Question]] = {}
+
+    def questions(self, split: str, corpus: int) -> list[Question]:
+        if (split, corpus) not in self._questions:
+            self._questions[split, corpus] = questions(self.stream.corpora[corpus], split)
+        return self._questions[split, corpus]
+
+    def judged(self, method: Method, split: str, corpus: int) -> list[Any]:
+        return ask(method, self.questions(split, corpus)).judged
+
+    def data(self) -> dict[str, Any]:
+        """What the figures are about: sizes, and a checksum of every corpus's queries and answers."""
+        sums = {}
+        for split in SPLITS:
+            asked = [[[one.queryid, one.text, one.relevant] for one in self.questions(split, i)] for i in range(len(self.stream.corpora))]
+            sums[split] = [hashlib.sha256(json.dumps(corpus).encode()).hexdigest()[:16] for corpus in asked]
+        return {"stream": self.stream.name, "split": self.stream.split, "sizes": self.stream.table(), "queries": sums}
+
+    def run(self, method: Method) -> dict[str, Any]:
+        """Learn D1 … DT (together, for references that do), and ask everything seen so far after every step."""
+        last = len(self.stream.corpora) - 1
+        ranks: dict[str, dict[str, Any]] = {split: {"0": [pack(self.judged(method, split, 0))]} for split in SPLITS}
+        arrivals = [(last, union(self.stream.corpora[1:]))] if method.at_once else list(enumerate(self.stream.corpora))[1:]
+        steps = []
+        for step, corpus in arrivals:
+            started = time.perf_counter()
+            method.add(corpus, progress=self.progress)
+            seconds = time.perf_counter() - started
+            logs: Sequence[Any] = getattr(method, "logs_", ())
+            steps.append({"corpus": corpus.name, "documents": len(corpus), "seconds": round(seconds, 3), **trained(logs)})
+            for split in SPLITS:
+                ranks[split][str(step)] = [pack(self.judged(method, split, i)) for i in range(step + 1)]
+        return {
+            "rehearsal_free": method.rehearsal_free,
+            "trained_parameters": method.trained_parameters(),
+            "extra_bytes": method.extra_bytes(),
+            "steps": steps,
+            "queries_per_second": self.speed(method),
+            "chosen": self.chosen(method),
+            "topics": self.topics(method),
+            "ranks": ranks,
+        }
+
+    def speed(self, method: Method, most: int = 512) -> float:
+        """Queries answered per second, in one batch: top ten of all documents."""
+        texts = [one.text for one in self.questions("dev", 0)[:most]]
+        started = time.perf_counter()
+        method.search(texts, k=10)
+        return round(len(texts) / (time.perf_counter() - started), 1)
+
+    def chosen(self, method: Method) -> dict[str, list[list[int]]] | None:
+        """How often each prompt is chosen by the test queries of each corpus, where prompts are chosen."""
+        counts = getattr(method, "prompt_counts", None)
+        if counts is None:
+            return None
+        asked = [[one.text for one in self.questions("test", i)] for i in range(len(self.stream.corpora))]
+        found = [counts(texts) for texts in asked]
+        return {"test": found} if found[0] is not None else None
+
+    def topics(self, method: Method, most: int = 8) -> dict[str, Any] | None:
+        """Words and sizes of the topics; queries that chose the largest ones only where the text is ours to print."""
+        found = getattr(method, "topics_", None)
+        if found is None or not isinstance(method, PromptDSI):
+            return None
+        examples: list[list[str]] | None = None
+        if self.stream.name == "demo":
+            examples = [[] for _ in range(most)]
+            for one in self.questions("test", 0):
+                topic = int(np.argmax(method.prompt_counts([one.text]) or [0]))
+                if topic < most and len(examples[topic]) < 3:
+                    examples[topic].append(one.text)
+        weights = [[round(weight, 5) for weight in own] for own in found.weights]
+        return {"words": found.words, "weights": weights, "counts": found.counts, "examples": examples}
+
+
+def union(corpora: Sequence[Corpus]) -> Corpus:
+    """Corpora as one."""
+    qrels: dict[str, list[Any]] = {}
+    for corpus in corpora:
+        for split, judgements in corpus.qrels.items():
+            qrels.setdefault(split, []).extend(judgements)
+    queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
+    documents = [document for corpus in corpora for document in corpus.documents]
+    return Corpus(documents, list(queries.values()), qrels, name=f"{corpora[0].name}-{corpora[-1].name}")
+
+
+def held_out(stream: Stream) -> tuple[Corpus, Corpus]:
+    """D0, and documents of its kind that no stage trains on, for the search of settings."""
+    tune = [corpus for corpus in stream.extra if corpus.name == "tune"]
+    if not tune:
+        raise PromptDSIError(f"stream {stream.name} has no tune documents to search settings on; give the stream `tune = N`")
+    return stream.corpora[0], tune[0]
+
+
+def trained(logs: Sequence[Any]) -> dict[str, Any]:
+    """What the last training took."""
+    if not logs or not logs[-1].losses:
+        return {}
+    log = logs[-1]
+    return {"training_seconds": round(log.seconds, 3), "training_queries": log.examples, "training_steps": len(log.losses)}
+
+
+def checksum(folder: Path) -> str:
+    """Of the weights of a saved method."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256("".join(f"{file.name} {sha256_of(file)}\n" for file in files).encode()).hexdigest()
+
+
+def versions() -> dict[str, Any]:
+    """Versions, and a checksum of the code figures depend on."""
+    import torch
+    import transformers
+
+    root = Path(promptdsi.__file__).parent
+    code = hashlib.sha256()
+    for folder in CODE:
+        for file in sorted((root / folder).rglob("*.py")):
+            code.update(f"{file.relative_to(root).as_posix()} {sha256_of(file)}\n".encode())
+    made = {"promptdsi": promptdsi.__version__, "code": code.hexdigest()[:16], "python": platform.python_version()}
+    return {"versions": made | {"torch": torch.__version__, "transformers": transformers.__version__}}

@@ -1,0 +1,242 @@
+"""DPR: one encoder for queries and one for documents, trained on D0 and left alone; new documents are encoded and added.
+
+method = DPR(batch_size=32).fit(d0).add(d1)
+
+Karpukhin et al. 2020 (arXiv 2004.04906) and facebookresearch/DPR, whose settings are the defaults. Not as there: gradients
+are not clipped (at norm 2.0 there; our loop has no clipping), and the rate warms up over a tenth of all steps, not 1,237.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators.sampling import torch_device
+from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.learning.batches import Numbers, by_length
+from promptdsi.learning.distributed import join
+from promptdsi.learning.encoding import TOKENS_PER_BATCH, device_of, encode_with
+from promptdsi.learning.examples import Asked, asked_of
+from promptdsi.learning.stages import autocast
+from promptdsi.learning.training import Group, Plan, TrainingLog, train
+from promptdsi.methods.bm25 import BM25
+from promptdsi.methods.neural import NeuralMethod, whole_text
+from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.dsi import DSI
+from promptdsi.model.encoder import Encoder
+from promptdsi.model.prompts import make_strategy
+from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.progress import Progress, silent
+
+LEAST = {"batch_size": 1, "hard_negatives": 0, "pseudo_queries": 1, "fit_epochs": 0, "fit_lr": 0.0, "dropout": 0.0, "scale": 1e-6}
+TOKENS_KEPT = 8_192  # of a step's passages, 3 to 4 GB with MiniLM; beyond, layers run twice rather than be kept for the backward pass
+Loss = Callable[[Sequence[Tensor]], Tensor]
+
+
+class Triples(NamedTuple):
+    """Queries as token ids, and for each the numbers of its document and then of its hard negatives (n, 1 + hard)."""
+
+    ids: list[Ids]
+    documents: NDArray[np.int64]
+
+
+@dataclass(kw_only=True)
+class DPR(NeuralMethod):
+    """Learned state: `model_` (query tower, and the documents' vectors as rows), `document_encoder_`, `logs_`.
+
+    A document is its first `passage_tokens` tokens (fewer if the backbone reads fewer) and one vector, of free length unless
+    `normalise`; `document_tokens` and `document_windows` are not used.
+    """
+
+    name: ClassVar[str] = "dpr"
+    rehearsal_free: ClassVar[bool] = True
+
+    pooling: str = "first"
+    normalise: bool = False
+    scale: float = 1.0  # of scores in training; unit vectors need more than 1
+    passage_tokens: int = 256
+    hard_negatives: int = 1
+    pseudo_queries: int = 15  # used only where D0 has no annotated query
+    dropout: float = 0.1
+    batch_size: int = 128
+    fit_epochs: int = 40
+    fit_lr: float = 2e-5
+    seed: int = 0
+
+    document_encoder_: Encoder = field(init=False, repr=False, compare=False)
+    logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
+
+    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        """Train both towers on D0, freeze them, and encode D0's documents."""
+        if join().size > 1:
+            raise UsageError("dpr trains in one process: start it without torchrun")
+        loss = ranking_loss(self.scale)  # first: it says at once when its library is missing
+        self.start(load_backbone(self.backbone, offline=self.offline))
+        asked = asked_first(corpus, pseudo=self.pseudo_queries, seed=self.seed)
+        documents = with_hard_negatives(corpus, asked, count=self.hard_negatives, progress=progress)
+        triples = Triples(self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids, documents)
+        plan = Plan(self.fit_epochs, self.batch_size, "linear", self.seed)
+        towers = Towers(self.model_, self._tower(self.document_encoder_), self.tokenizer_)
+        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_lr, plan, progress=progress)
+        self._freeze()
+        self.add(corpus, progress=progress)
+        self.logs_ = [log]
+        return self
+
+    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+        """Encode new documents with the document tower as it is; nothing trains, nothing old is read."""
+        vectors = self.document_vectors(corpus, progress=progress)
+        self.model_.rows.grow([document.docid for document in corpus.documents], vectors)
+        self.model_.rows.freeze()
+        self.logs_.append(TrainingLog())
+        return self
+
+    def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
+        """The document tower's vector of each document: (n, D)."""
+        tower, device = self._tower(self.document_encoder_), device_of(self.model_)
+        passages = self._passages(corpus)
+        return encode_with(tower.unprompted, passages, self.tokenizer_, device, what="encoding documents", progress=progress)
+
+    def extra_bytes(self) -> int:
+        """The document tower, without which no document can be added."""
+        return sum(weight.numel() * weight.element_size() for weight in self.document_encoder_.parameters())
+
+    def start(self, backbone: Backbone) -> None:
+        """Two towers around one backbone: equal, and not yet trained."""
+        for option, least in LEAST.items():
+            if getattr(self, option) < least:
+                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
+        encoder = backbone.encoder
+        encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
+        if not 3 <= self.max_tokens <= encoder.config.max_tokens or self.passage_tokens < 3:
+            said = f"max_tokens={self.max_tokens}, passage_tokens={self.passage_tokens}"
+            raise UsageError(f"{said} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}")
+        self.model_ = self._tower(encoder).to(torch.device(torch_device(self.device)))
+        self.document_encoder_ = copy.deepcopy(self.model_.encoder)
+        self.tokenizer_, self.cut_documents_, self.logs_ = backbone.tokenizer, 0, []
+
+    def facts(self) -> dict[str, Any]:
+        return {"corpora": len(self.logs_)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.document_encoder_.state_dict()
+
+    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.document_encoder_.load_state_dict(tensors)
+        self.logs_ = [TrainingLog() for _ in range(facts["corpora"])]
+        self._freeze()
+
+    def _freeze(self) -> None:
+        for encoder in (self.model_.encoder, self.document_encoder_):
+            encoder.eval()
+            encoder.freeze()
+
+    def _tower(self, encoder: Encoder) -> DSI:
+        """An encoder with its pooling; the rows of the document tower stay empty."""
+        return DSI(encoder, make_strategy("none"), pooling=self.pooling, normalise=self.normalise, scale=self.scale).eval()
+
+    def _passages(self, corpus: Corpus) -> list[Ids]:
+        texts = [whole_text(document) for document in corpus.documents]
+        most = min(self.passage_tokens, self.document_encoder_.config.max_tokens)
+        ids, self.cut_documents_ = self.tokenizer_.encode(texts, max_tokens=most)
+        return ids
+
+
+class Towers(NamedTuple):
+    """What trains, and what reads for it."""
+
+    queries: DSI
+    documents: DSI
+    tokenizer: Tokenizer
+
+
+def learn_towers(
+    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, lr: float, plan: Plan, *, progress: Progress = silent
+) -> TrainingLog:
+    """Train both towers. Like DPR, a step does not look whether two of its queries ask for the same document.
+
+    Batches are made of queries of like length, not of documents of like length: that would bring the queries of one document
+    together, each making the other's document a negative.
+    """
+    device = device_of(towers.queries)
+
+    def step(batch: Numbers) -> Tensor:
+        numbers = triples.documents[batch].T  # (1 + hard, B): positives first
+        with autocast(device):
+            queries = towers.queries.unprompted(towers.tokenizer.pad([triples.ids[number] for number in batch], device))  # (B, D)
+            found = passage_vectors(towers, [passages[number] for number in numbers.ravel().tolist()])  # ((1 + hard) B, D)
+        return loss([queries.float(), *found.float().chunk(len(numbers))])
+
+    named = {
+        f"{side}.{name}": weight for side in ("queries", "documents") for name, weight in getattr(towers, side).encoder.named_parameters()
+    }
+    towers.queries.train()
+    towers.documents.train()
+    return train(step, [Group(named, lr)], [len(one) for one in triples.ids], plan, what="learning D0", progress=progress)
+
+
+def passage_vectors(towers: Towers, ids: Sequence[Ids]) -> Tensor:
+    """Vectors of documents, with gradients: (n, D). In parts of like length, so that a long document pads few others."""
+    from torch.utils.checkpoint import checkpoint
+
+    lengths = [len(one) for one in ids]
+    keep = sum(lengths) <= TOKENS_KEPT
+    parts = by_length(lengths, TOKENS_PER_BATCH)
+    found = []
+    for part in parts:
+        tokens = towers.tokenizer.pad([ids[number] for number in part], device_of(towers.documents))
+        found.append(towers.documents.unprompted(tokens) if keep else checkpoint(towers.documents.unprompted, tokens, use_reentrant=False))
+    return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+
+
+def ranking_loss(scale: float = 1.0) -> Loss:
+    """sentence-transformers' softmax over the batch's positives and hard negatives, by inner product.
+
+    Takes vectors: queries (B, D), their documents (B, D), then hard negatives (B, D) each. The towers are ours, so the loss is
+    given no model to call.
+    """
+    try:
+        from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+        from sentence_transformers.util import dot_score
+    except ImportError:
+        raise PromptDSIError("dpr needs sentence-transformers 6: pip install 'promptdsi[dpr]'") from None
+    no_model: Any = nn.Identity()
+    loss = MultipleNegativesRankingLoss(no_model, scale=scale, similarity_fct=dot_score)
+    no_labels = torch.empty(0)  # query i belongs to document i
+    return lambda vectors: loss.compute_loss_from_embeddings(list(vectors), no_labels)
+
+
+def asked_first(corpus: Corpus, *, pseudo: int, seed: int) -> list[Asked]:
+    """What the towers learn from: annotated train queries; where there are none, pseudo-queries."""
+    annotated = [Asked(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))]
+    return annotated or asked_of(corpus, pseudo=pseudo, seed=seed)
+
+
+def with_hard_negatives(corpus: Corpus, asked: Sequence[Asked], *, count: int, progress: Progress = silent) -> NDArray[np.int64]:
+    """For each query the number of its document, then of BM25's best documents that it should not find: (n, 1 + count).
+
+    Fewer than `count` where the corpus has no more.
+    """
+    place = {document.docid: number for number, document in enumerate(corpus.documents)}
+    wanted: dict[str, set[str]] = {}
+    for one in asked:
+        wanted.setdefault(one.text, set()).add(one.docid)
+    count = min(count, len(place) - max(map(len, wanted.values()), default=0))
+    negatives: dict[str, list[int]] = {text: [] for text in wanted}
+    if count:
+        bm25 = BM25().fit(corpus)
+        with progress("finding hard negatives", total=len(wanted), unit="queries") as advance:
+            for text, own in wanted.items():
+                best = bm25.search([text], k=count + len(own))[0].docids
+                negatives[text] = [place[docid] for docid in best if docid not in own][:count]
+                advance(1)
+    return np.array([[place[one.docid], *negatives[one.text]] for one in asked], dtype=np.int64)

@@ -1,0 +1,17 @@
+"""IncDSI*: IncDSI whose rows of the newest corpus are solved again and again, each against all others (METHOD 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from promptdsi.methods.incdsi import IncDSI
+
+
+@dataclass(kw_only=True)
+class IncDSIStar(IncDSI):
+    """Ten passes, as the paper's results say."""
+
+    name: ClassVar[str] = "incdsi*"
+
+    passes: int = 10

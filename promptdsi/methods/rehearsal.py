@@ -1,0 +1,56 @@
+"""Rehearsal: rows only, with every old query at hand. Forbidden, and a reference: the bound of what training rows can reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.learning.encoding import query_vectors
+from promptdsi.learning.stages import Care
+from promptdsi.methods.memory import Remembering
+from promptdsi.methods.rows import RowsOnly
+from promptdsi.model.rows import Rows
+from promptdsi.progress import Progress, silent
+
+
+class OldQueries(NamedTuple):
+    """Vectors of real old queries (n, D), and the rows they should find (n,)."""
+
+    vectors: Tensor
+    targets: Tensor
+
+    def draw(self, rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        which = torch.randint(len(self.vectors), (count,), generator=generator)
+        return self.vectors[which], self.targets[which].to(self.vectors.device)
+
+
+@dataclass(kw_only=True)
+class Rehearsal(Remembering, RowsOnly):
+    """Each step also draws `rehearsed` old queries, at `rehearsal_weight`: real ones where `best` has stand-ins."""
+
+    name: ClassVar[str] = "rehearsal"
+    rehearsal_free: ClassVar[bool] = False
+    least: ClassVar[dict[str, float]] = RowsOnly.least | {"rehearsed": 1, "rehearsal_weight": 0.0}
+
+    rehearsed: int = 512
+    rehearsal_weight: float = 1.0
+
+    def prepare(self, corpus: Corpus) -> None:
+        super().prepare(corpus)
+        self.memory_ = self.asked(corpus)
+
+    def care(self) -> Care:
+        first_new = len(self.model_.rows) - len(self.model_.rows.blocks[-1])
+        old = self.examples(self.memory_)
+        vectors = query_vectors(self.model_, old.ids, self.tokenizer_)
+        assert int(old.targets.max()) < first_new
+        return super().care()._replace(replay=OldQueries(vectors, old.targets), drawn=self.rehearsed, weight=self.rehearsal_weight)
+
+    def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
+        super().add(corpus, train=train, progress=progress)
+        self.keep(self.asked(corpus, new=True))
+        return self
