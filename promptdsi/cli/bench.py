@@ -1,4 +1,4 @@
-"""`promptdsi bench`: the experiments. `run` fills in the cells that are missing, `report` writes tables and figures, `plan` says how long."""
+"""`promptdsi bench`: the experiments. `run` fills in missing cells, `report` writes tables and figures, `plan` says how long."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ experiments/scales/squadx.toml   [setting.NAME] stream, D0, seeds; [run] which e
 
 from __future__ import annotations
 
+import dataclasses
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.experiments.cells import D0, Cell, keywords, options_of
+from promptdsi.methods.dsi import DSIMethod
 
 EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds"}
 SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
@@ -129,7 +131,9 @@ def _setting(path: Path, scales: dict[str, Any], name: str) -> Setting:
         raise DataError(f"the scale has no [setting.{name}]", path=path)
     said = scales["setting"][name]
     check_keys(path, said, SETTING_KEYS)
-    d0 = D0(dict(said["stream"]), keywords("rows", dict(said["d0"])))
+    learned = {one.name for one in dataclasses.fields(DSIMethod)}  # a preset says more than how D0 is learned
+    params = {option: value for option, value in keywords("rows", dict(said["d0"])).items() if option in learned}
+    d0 = D0(dict(said["stream"]), params)
     seeds, only = tuple(said.get("seeds", (0,))), tuple(said.get("only", ()))
     return Setting(name, said.get("label", name), d0, seeds, only, dict(said.get("add", {})), dict(said.get("methods", {})))
 

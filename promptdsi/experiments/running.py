@@ -25,9 +25,11 @@ from promptdsi.experiments.cells import D0, Cell, Results, pack
 from promptdsi.files import sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.method import Method
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows import RowsOnly
+from promptdsi.methods.settings import RANGES
 from promptdsi.progress import Progress, silent
 
 SPLITS = ("dev", "test")
@@ -76,7 +78,9 @@ class Runner:
         said["fit_seconds"] = round(time.perf_counter() - started, 3)
         if cell.search:
             searching = time.perf_counter()
-            said["searched"] = method.search_settings(*held_out(stream), trials=cell.search, progress=self.progress)  # type: ignore[attr-defined]
+            assert isinstance(method, IncDSI), "only IncDSI has settings to search"
+            fixed = {name: cell.params[name] for name in RANGES if name in cell.params}
+            said["searched"] = method.search_settings(*held_out(stream), trials=cell.search, fixed=fixed, progress=self.progress)
             said["search_seconds"] = round(time.perf_counter() - searching, 3)
         return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
 

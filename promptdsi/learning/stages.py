@@ -47,10 +47,10 @@ class Replay(Protocol):
 
 
 class Care(NamedTuple):
-    """What keeps the old found: a fixed row length (0 = free), how strongly rows are held near the direction they started in,
-    and what stands for old queries in each batch."""
+    """What keeps the old found: rows held at the length they started with, how strongly they are held near the direction they
+    started in, and what stands for old queries in each batch."""
 
-    row_length: float = 0.0
+    hold_length: bool = False
     anchor: float = 0.0
     replay: Replay | None = None
     drawn: int = 0
@@ -133,7 +133,7 @@ def learn_rows(
         return loss + replayed() + strayed()
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
-    return train(step, groups, [1] * len(vectors), plan, after_step=_holding(new, care.row_length), what="learning rows", progress=progress)
+    return train(step, groups, [1] * len(vectors), plan, after_step=_holding(new, care), what="learning rows", progress=progress)
 
 
 def learn_prompts(
@@ -165,7 +165,7 @@ def learn_prompts(
 
     prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
     groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
-    log = train(step, groups, examples.lengths, plan, after_step=_holding(new, care.row_length), what="learning prompts", progress=progress)
+    log = train(step, groups, examples.lengths, plan, after_step=_holding(new, care), what="learning prompts", progress=progress)
     model.eval()
     return log
 
@@ -187,14 +187,15 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=able)
 
 
-def _holding(rows: Tensor, length: float) -> Callable[[], None]:
-    """Put rows back to their length after each step, where it is held."""
+def _holding(rows: Tensor, care: Care) -> Callable[[], None]:
+    """Put rows back to the length they started with after each step, where it is held."""
+    lengths = rows.detach().norm(dim=1, keepdim=True).clone()  # (n, 1)
 
     def hold() -> None:
         with torch.no_grad():
-            rows.copy_(length * unit(rows))
+            rows.copy_(lengths * unit(rows))
 
-    return hold if length else lambda: None
+    return hold if care.hold_length else lambda: None
 
 
 def _strayed(rows: Tensor, anchor: float) -> Callable[[], Tensor]:

@@ -86,7 +86,8 @@ ENGINES = {"kmeans": _kmeans, "bertopic": _bertopic}
 
 
 def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> list[dict[str, float]]:
-    """Each topic's strongest words and their c-TF-IDF: term frequency in the topic, times log(1 + A / f) with A the mean words per topic and f the term's total."""
+    """Each topic's strongest words by c-TF-IDF: term frequency in the topic × log(1 + A / f), A the mean number of words of a
+    topic and f the term's total."""
     counts: list[Counter[str]] = [Counter() for _ in range(topics)]
     standing: list[Counter[str]] = [Counter() for _ in range(topics)]  # in how many documents
     for text, label in zip(texts, labels, strict=True):

@@ -79,14 +79,16 @@ class IncDSI(DSIMethod):
                 rows = solver.again(advance=advance)
         return rows.to(present)
 
-    def search_settings(self, old: Corpus, tune: Corpus, *, trials: int, progress: Progress = silent) -> dict[str, Any]:
-        """Choose weight, margins and ridge on documents no stage trains on; the old documents' dev queries weigh most."""
+    def search_settings(
+        self, old: Corpus, tune: Corpus, *, trials: int, fixed: dict[str, float] | None = None, progress: Progress = silent
+    ) -> dict[str, Any]:
+        """Choose weight, margins and ridge, but for `fixed` ones, on documents no stage trains on; old dev queries weigh most."""
         vectors, targets = self._vectors(tune, new=True)
         start = self.row_start(tune, self.add_row_start, length=self.row_length_)
         trial = Trial(self, old, tune)
         tried = []
         with progress("searching settings", total=trials, unit="settings") as advance:
-            for settings in drawn(trials, seed=self.seed):
+            for settings in (one._replace(**(fixed or {})) for one in drawn(trials, seed=self.seed)):
                 tried.append((settings, trial.value(self.solve(vectors, targets, start, settings))))
                 advance(1)
         chosen = best_of(tried)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.learning.encoding import keep_states, selection_vectors
+from promptdsi.learning.lengths import fitted_lengths
 from promptdsi.learning.stages import Care, Rates, learn_prompts, learn_rows
 from promptdsi.learning.standins import find_stand_ins
 from promptdsi.learning.topics import Topics, mine_topics
@@ -26,16 +27,19 @@ from promptdsi.methods.dsi import BEST_D0, SCHEDULES, DSIMethod
 from promptdsi.methods.neural import whole_text
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.prompts import PromptStrategy, make_strategy
+from promptdsi.model.prompts.strategy import unit
 from promptdsi.progress import Progress, silent
 
 BEST: dict[str, Any] = BEST_D0 | {
     "prompts": "none",
-    "add_epochs": 30,
-    "add_lr": 1e-4,
-    "add_row_lr": 1e-3,
+    "add_epochs": 10,
+    "add_lr": 1e-3,
+    "add_row_lr": 3e-3,
     "add_schedule": "constant",
     "hold_row_length": True,
-    "stand_ins": 512,
+    "row_lengths": "fitted",
+    "new_row_length": 0.95,
+    "row_anchor": 3.0,
 }
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
@@ -49,6 +53,7 @@ class PromptDSI(DSIMethod):
     choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {
         "softmax_scope": ("all_seen", "new_only"),
         "add_schedule": SCHEDULES,
+        "row_lengths": ("mean", "fitted"),
     }
     least: ClassVar[dict[str, float]] = DSIMethod.least | {
         "add_epochs": 0,
@@ -70,7 +75,8 @@ class PromptDSI(DSIMethod):
     add_row_lr: float = 1e-4
     add_schedule: str = "epochs"
     hold_row_length: bool = False
-    new_row_length: float = 1.0  # of new rows where it is held, times the mean length of D0's rows
+    row_lengths: str = "mean"  # of D0's rows; or fitted, what a row of D0 with such neighbours has
+    new_row_length: float = 1.0  # times that
     row_anchor: float = 0.0
     stand_ins: int = 0
     stand_in_range: tuple[float, float] = (0.5, 0.9)
@@ -87,7 +93,7 @@ class PromptDSI(DSIMethod):
         before, blocks = {name: tensor.clone() for name, tensor in self.model_.strategy.state().items()}, len(self.model_.rows.blocks)
         how = self.add_row_start if train else "document"
         try:
-            start = self.row_start(corpus, how, length=self.new_row_length * self.row_length_, progress=progress)
+            start = self._sized(self.row_start(corpus, how, length=self.row_length_, progress=progress), how)
             self.model_.rows.grow([document.docid for document in corpus.documents], start)
             self.logs_.append(self._train_newest(corpus, progress) if train else TrainingLog())
         except BaseException:
@@ -98,6 +104,14 @@ class PromptDSI(DSIMethod):
         finally:
             self._settle()
         return self
+
+    def _sized(self, start: Tensor, how: str) -> Tensor:
+        """Starting rows (n, D) at the length the options ask for; random ones are left alone unless lengths are held."""
+        if how == "random" and not self.hold_row_length:
+            return start
+        rows = self.model_.rows.blocks[0].detach()  # D0's: later rows have lengths by rule, not by training
+        lengths: Tensor | float = self.row_length_ if self.row_lengths == "mean" else fitted_lengths(rows, start)
+        return self.new_row_length * lengths * unit(start)
 
     def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         """Train the newest rows, which were added untrained, for the corpus they belong to."""
@@ -131,8 +145,7 @@ class PromptDSI(DSIMethod):
         """What keeps the old found while the newest rows learn."""
         lowest, highest = self.stand_in_range
         stand_ins = find_stand_ins(self.model_.rows, lowest=lowest, highest=highest) if self.stand_ins else None
-        length = self.new_row_length * self.row_length_ if self.hold_row_length else 0.0
-        return Care(length, self.row_anchor, stand_ins, self.stand_ins, self.stand_in_weight)
+        return Care(self.hold_row_length, self.row_anchor, stand_ins, self.stand_ins, self.stand_in_weight)
 
     def prompt_counts(self, queries: Sequence[str]) -> list[int] | None:
         """How many queries choose each prompt; None where prompts are not chosen (none, and CODA's weighted sum)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -23,6 +23,11 @@ class OldQueries(NamedTuple):
     vectors: Tensor
     targets: Tensor
 
+    def behind(self, earlier: OldQueries | None) -> OldQueries:
+        if earlier is None:
+            return self
+        return OldQueries(torch.cat([earlier.vectors, self.vectors]), torch.cat([earlier.targets, self.targets]))
+
     def draw(self, rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         which = torch.randint(len(self.vectors), (count,), generator=generator)
         return self.vectors[which], self.targets[which].to(self.vectors.device)
@@ -39,16 +44,19 @@ class Rehearsal(Remembering, RowsOnly):
     rehearsed: int = 512
     rehearsal_weight: float = 1.0
 
+    # The encoder is frozen, so old queries are encoded once: vectors (n, D) and rows of `memory_`, made when first needed.
+    _encoded: OldQueries | None = field(default=None, init=False, repr=False, compare=False)
+
     def prepare(self, corpus: Corpus) -> None:
         super().prepare(corpus)
-        self.memory_ = self.asked(corpus)
+        self.memory_, self._encoded = self.asked(corpus), None
 
     def care(self) -> Care:
-        first_new = len(self.model_.rows) - len(self.model_.rows.blocks[-1])
-        old = self.examples(self.memory_)
-        vectors = query_vectors(self.model_, old.ids, self.tokenizer_)
-        assert int(old.targets.max()) < first_new
-        return super().care()._replace(replay=OldQueries(vectors, old.targets), drawn=self.rehearsed, weight=self.rehearsal_weight)
+        known = 0 if self._encoded is None else len(self._encoded.vectors)
+        fresh = self.examples(self.memory_[known:])
+        if fresh.ids:
+            self._encoded = OldQueries(query_vectors(self.model_, fresh.ids, self.tokenizer_), fresh.targets).behind(self._encoded)
+        return super().care()._replace(replay=self._encoded, drawn=self.rehearsed, weight=self.rehearsal_weight)
 
     def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
         super().add(corpus, train=train, progress=progress)

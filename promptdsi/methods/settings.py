@@ -52,7 +52,7 @@ class Trial:
 
     def __init__(self, method: NeuralMethod, old: Corpus, tune: Corpus) -> None:
         rows = method.model_.rows
-        self.old, numbers = _dev(method, old, {docid: number for docid, number in rows.row_of.items()})
+        self.old, numbers = _dev(method, old, rows.row_of)
         self.new, self.places = _dev(method, tune, {document.docid: place for place, document in enumerate(tune.documents)})
         scores = rows.scores(self.old)  # (n, N)
         self.own = scores.gather(1, numbers[:, None])  # (n, 1)
