@@ -38,7 +38,7 @@ def run(
     from promptdsi.experiments.running import Runner
     from promptdsi.progress import shown, silent
 
-    read = [read_experiment(path, scale) for path in experiments]
+    read = [read_experiment(path, scale, Results(results)) for path in experiments]
     found = {cell.key: cell for one in read for cell in one.cells}
     cells = [cell for cell in found.values() if not only or cell.label in only]
     if only and (unknown := sorted(set(only) - {cell.label for cell in found.values()})):
@@ -67,7 +67,7 @@ def report(
     from promptdsi.experiments.reporting import write_report
 
     for path in experiments:
-        written = write_report(read_experiment(path, scale), Results(results))
+        written = write_report(read_experiment(path, scale, Results(results)), Results(results))
         if json:
             print_json({"experiment": path.stem, "written": [str(file) for file in written]})
         else:
@@ -85,7 +85,7 @@ def plan(
     from promptdsi.experiments.hours import expected
     from promptdsi.experiments.plan import read_experiment
 
-    rows = expected([read_experiment(path, scale) for path in experiments], Results(results))
+    rows = expected([read_experiment(path, scale, Results(results)) for path in experiments], Results(results))
     if json:
         print_json({"plan": rows, "hours": round(sum(row["hours"] for row in rows), 2)})
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -58,6 +58,7 @@ class Corpus:
         name: str | None = None,
         on_error: str = "stop",
         max_unknown: int = 0,
+        splits: Sequence[str] = SPLITS,
         notes: ReadNotes | None = None,
     ) -> Self:
         """Read a corpus strictly.
@@ -68,6 +69,7 @@ class Corpus:
         name : how the corpus is called; the folder's or file's name unless given
         on_error : "stop" raises DataError at the first bad record, "skip" leaves bad records out and notes them
         max_unknown : how many judgements may name unknown queries or documents (they are left out)
+        splits : whose judgements are read; the files of the others are not opened
         notes : collects what was noticed: duplicates, skipped records, judgements left out
         """
         if on_error not in ("stop", "skip"):
@@ -75,7 +77,7 @@ class Corpus:
         path = Path(path)
         notes = notes or ReadNotes()
         notes.skip = on_error == "skip"
-        parts = format_of(path).read(path, notes, max_unknown=max_unknown)
+        parts = format_of(path).read(path, notes, max_unknown=max_unknown, splits=splits)
         if not parts.documents:
             raise DataError("holds no document", path=path)
         return cls(*parts, name=name or name_of(path))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import SPLITS
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import atomic_write, sha256_of, sync
 from promptdsi.progress import Progress, silent
@@ -37,10 +38,11 @@ class Stream:
     origin: str
     licence: str
     extra: list[Corpus] = field(default_factory=list)
+    counted: list[dict[str, Any]] | None = None  # sizes as written, where not all of it was read
 
     def table(self) -> list[dict[str, Any]]:
         """Sizes per corpus, as in the paper's Table 1."""
-        return [{"corpus": corpus.name, **corpus.counts()} for corpus in [*self.corpora, *self.extra]]
+        return self.counted or [{"corpus": corpus.name, **corpus.counts()} for corpus in [*self.corpora, *self.extra]]
 
     def write(self, folder: str | Path, *, overwrite: bool = False, progress: Progress = silent) -> dict[str, Any]:
         """Write the stream whole or not at all and return what stream.json says.
@@ -161,6 +163,14 @@ def read_stream(folder: str | Path) -> list[Corpus]:
     for file in _changed(folder, manifest):
         raise DataError("is missing or differs from stream.json; build the stream again", path=file)
     return [Corpus.read(folder / entry["name"]) for entry in manifest["corpora"]]
+
+
+def open_stream(folder: Path, *, splits: Sequence[str] = SPLITS) -> Stream:
+    """A stream that was written, with the judgements of some splits; the files of the others are not opened, nor checked."""
+    said = read_manifest(folder)
+    corpora, extra = ([Corpus.read(folder / one["name"], splits=splits) for one in said.get(key, ())] for key in ("corpora", "extra"))
+    counted = [{"corpus": one["name"], **{column: one[column] for column in COLUMNS}} for one in [*said["corpora"], *said.get("extra", ())]]
+    return Stream(said["name"], corpora, said["split"], said["origin"], said["licence"], extra, counted)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

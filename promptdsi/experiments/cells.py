@@ -20,6 +20,7 @@ from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 
 FORMAT = 1
+BOTH = ("dev", "test")
 Ranks = dict[str, dict[str, list[list[Any]]]]  # split → step → corpus → query → rank, or [[rank, gain], …]
 
 
@@ -48,11 +49,13 @@ class Cell:
     params: dict[str, Any]
     seed: int
     search: int = 0  # settings tried on documents held out, before the run (IncDSI)
+    splits: tuple[str, ...] = BOTH  # whose queries are asked; a cell that serves a choice is not asked test queries
     label: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
-        return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search])
+        asked = [] if self.splits == BOTH else [self.splits]
+        return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search, *asked])
 
     @property
     def file(self) -> str:
@@ -66,6 +69,7 @@ class Cell:
             "params": self.params,
             "seed": self.seed,
             "search": self.search,
+            "splits": self.splits,
             "stream": self.d0.stream,
             "d0": self.d0.params,
         }
@@ -145,6 +149,13 @@ class Results:
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"is damaged ({error}); delete it and run the experiment again", path=path) from None
         return dict(record)
+
+    def choices(self, scale: str, experiment: str) -> dict[str, Any]:
+        """The dial values an experiment chose, by system: what its report wrote."""
+        path = self.folder / scale / f"{experiment}.json"
+        if not path.is_file():
+            raise DataError(f"is not there: run and report {experiment}.toml first, which chooses the dials", path=path)
+        return dict(json.loads(path.read_text("utf-8"))["chosen"])
 
     def write(self, file: str, record: dict[str, Any]) -> None:
         """One line per key: differences between two versions can be read."""

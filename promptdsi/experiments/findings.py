@@ -21,8 +21,6 @@ from promptdsi.experiments.tables import Entry, Table, score
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SPLIT = "test"
-
 
 class Measure(NamedTuple):
     """A figure of a run, and what it is about: D0, or the new corpora."""
@@ -75,7 +73,7 @@ class Finding:
 
     @cached_property
     def runs(self) -> list[Matrix]:
-        return [matrix_of(record, SPLIT) for record in self.records]
+        return [matrix_of(record, self.point.split) for record in self.records]
 
     @property
     def step_by_step(self) -> bool:
@@ -173,7 +171,13 @@ class Plot(NamedTuple):
     draw: Callable[[], Figure]
 
 
-Part = Text | Heading | Table | Plot  # what a report is made of
+class Data(NamedTuple):
+    """Figures for other programs: the report's .json."""
+
+    content: dict[str, Any]
+
+
+Part = Text | Heading | Table | Plot | Data  # what a report is made of
 
 
 def named(findings: Iterable[Finding], label: str) -> Finding | None:
@@ -194,7 +198,8 @@ def gather(experiment: Experiment, results: Results) -> Findings:
     if not any(one.records for one in found) and (experiment.points or not d0):
         raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')} runs it")
     for setting in experiment.settings:
-        if len({str(record["data"]["queries"]) for record in findings.records(setting)}) > 1:
+        asked = (record["data"]["queries"].get(experiment.split) for record in findings.records(setting))
+        if len({str(one) for one in asked if one is not None}) > 1:
             again = f"{command(experiment, 'run')} --fresh"
             raise PromptDSIError(f"cells of setting {setting.name} were asked different queries; {again} runs them again")
     return findings

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.experiments.cells import D0, Cell, keywords, options_of
+from promptdsi.experiments.cells import BOTH, D0, Cell, Results, keywords, options_of
 from promptdsi.methods.dsi import DSIMethod
 
-EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds"}
+EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds", "split", "chosen_by"}
 SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
 SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
 
@@ -58,6 +58,7 @@ class Point:
     setting: Setting
     value: Any
     cells: tuple[Cell, ...]
+    split: str = "test"
 
     @property
     def label(self) -> str:
@@ -75,6 +76,7 @@ class Experiment:
     options: dict[str, Any]
     settings: tuple[Setting, ...]
     points: tuple[Point, ...] = field(default=())
+    split: str = "test"  # the queries its figures are about
 
     @property
     def cells(self) -> list[Cell]:
@@ -82,8 +84,11 @@ class Experiment:
         return list({cell.key: cell for point in self.points for cell in point.cells}.values())
 
 
-def read_experiment(path: str | Path, scale: str) -> Experiment:
-    """The experiment of a TOML file at a scale, which is a file's name in `scales/` beside it."""
+def read_experiment(path: str | Path, scale: str, results: Results | None = None) -> Experiment:
+    """The experiment of a TOML file at a scale, which is a file's name in `scales/` beside it.
+
+    An experiment whose dials another one chooses (`chosen_by`) finds them among the results.
+    """
     path = Path(path)
     said, scales = read_toml(path), read_toml(path.parent / "scales" / f"{scale}.toml")
     check_keys(path, said, EXPERIMENT_KEYS)
@@ -97,8 +102,11 @@ def read_experiment(path: str | Path, scale: str) -> Experiment:
         if missing := sorted(set(labels) - {system.label for system in systems}):
             raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
         systems = [system for system in systems if system.label in labels]
-    seeds = tuple(said.get("seeds", ()))
-    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds))
+    if "chosen_by" in said:
+        chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
+        systems = [replace(one, values=(chosen[one.label],)) if one.dial and one.label in chosen else one for one in systems]
+    seeds, splits = tuple(said.get("seeds", ())), ("dev",) if said.get("split") == "dev" else BOTH
+    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds, splits))
     return Experiment(
         name,
         said.get("title", name),
@@ -109,6 +117,7 @@ def read_experiment(path: str | Path, scale: str) -> Experiment:
         said.get("options", {}) | scales.get("options", {}).get(name, {}),
         settings,
         points,
+        splits[-1],
     )
 
 
@@ -178,7 +187,7 @@ def without_preset(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name != "preset"}
 
 
-def _points(system: System, setting: Setting, seeds: tuple[int, ...]) -> list[Point]:
+def _points(system: System, setting: Setting, seeds: tuple[int, ...], splits: tuple[str, ...]) -> list[Point]:
     if (setting.only and system.label not in setting.only) or (system.settings and setting.name not in system.settings):
         return []
     found = []
@@ -190,6 +199,6 @@ def _points(system: System, setting: Setting, seeds: tuple[int, ...]) -> list[Po
         own = turned(without_preset(system.params), system.dial, value)
         params = keywords(system.method, {"preset": system.params.get("preset")}, shared, setting.methods.get(system.method, {}), own)
         at_once = system.seeds or seeds or setting.seeds
-        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, system.label) for seed in at_once)
-        found.append(Point(system, setting, value, cells))
+        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, splits, system.label) for seed in at_once)
+        found.append(Point(system, setting, value, cells, splits[-1]))
     return found

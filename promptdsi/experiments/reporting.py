@@ -16,7 +16,7 @@ from promptdsi.evaluation.continual import RESAMPLES
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import Results
 from promptdsi.experiments.figures import save
-from promptdsi.experiments.findings import SPLIT, Findings, Heading, Part, Plot, command, gather
+from promptdsi.experiments.findings import Data, Findings, Heading, Part, Plot, command, gather
 from promptdsi.experiments.plan import Experiment, Setting
 from promptdsi.experiments.tables import Table, escape
 from promptdsi.files import atomic_write
@@ -39,6 +39,8 @@ def write_report(experiment: Experiment, results: Results) -> list[Path]:
     base = results.folder / experiment.scale / experiment.name
     written = [_write(base.with_suffix(".md"), markdown(findings, parts)), _write(base.with_suffix(".tex"), latex(experiment, parts))]
     for part in parts:
+        if isinstance(part, Data):
+            written.append(_write(base.with_suffix(".json"), json.dumps(part.content, indent=1, ensure_ascii=False) + "\n"))
         if isinstance(part, Plot):
             written += save(part.draw, base.parent / file_of(experiment, part))
     return written
@@ -65,6 +67,8 @@ def markdown(findings: Findings, parts: Sequence[Part]) -> str:
 def _markdown(experiment: Experiment, part: Part) -> str:
     if isinstance(part, Table):
         return f"**{part.title}**\n\n{part.markdown()}"
+    if isinstance(part, Data):
+        return ""
     if isinstance(part, Plot):
         return f"![{part.caption}]({file_of(experiment, part)}.png)\n\n*{part.caption}*"
     return f"## {part.text}" if isinstance(part, Heading) else part.text
@@ -99,7 +103,8 @@ def provenance(findings: Findings) -> list[str]:
     if experiment.points:
         points += [
             *FORMULAS,
-            f"figures are per cent of the {SPLIT} queries; intervals are 95 % percentile intervals over {RESAMPLES:,} bootstrap resamples "
+            f"figures are per cent of the {experiment.split} queries; "
+            f"intervals are 95 % percentile intervals over {RESAMPLES:,} bootstrap resamples "
             "of queries, the same draws for every system, so that differences are paired; seeds are averaged first",
             "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all",
         ]
@@ -110,15 +115,16 @@ def _of_setting(findings: Findings, setting: Setting) -> str:
     records = findings.records(setting)
     if not records:
         return ""
-    data = records[0]["data"]
-    sums = data["queries"][SPLIT]
-    corpora = data["sizes"][: len(sums)]
+    split = findings.experiment.split
+    data = next((record["data"] for record in records if split in record["data"]["queries"]), records[0]["data"])
+    sums = data["queries"].get(split, [])
+    corpora = data["sizes"][: len(sums) or None]
     points = [
         f"stream {data['stream']}: `{json.dumps(setting.d0.stream, sort_keys=True)}`",
         f"D0 learned with `{json.dumps(setting.d0.params, sort_keys=True)}`",
         "documents: " + ", ".join(f"{one['corpus']} {one['documents']:,}" for one in corpora),
-        f"n of {SPLIT} queries: " + ", ".join(f"{one['corpus']} {one[SPLIT]:,}" for one in corpora),
-        f"checksums of {SPLIT} queries: " + " ".join(f"`{one[:8]}`" for one in sums),
+        f"n of {split} queries: " + ", ".join(f"{one['corpus']} {one[split]:,}" for one in corpora),
+        f"checksums of {split} queries: " + " ".join(f"`{one[:8]}`" for one in sums),
         "D0 checksum: " + (", ".join(f"`{one}`" for one in d0_checksums(records)) or "none"),
     ]
     if seeds := sorted({seed for one in findings.of(setting) for seed in one.seeds}):

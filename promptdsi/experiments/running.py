@@ -18,10 +18,10 @@ import numpy as np
 import promptdsi
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
-from promptdsi.corpus.streams import Stream
+from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.asking import Question, ask, questions
-from promptdsi.experiments.cells import D0, Cell, Results, pack
+from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
 from promptdsi.files import sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
@@ -32,7 +32,6 @@ from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
 from promptdsi.progress import Progress, silent
 
-SPLITS = ("dev", "test")
 CODE = ("corpus", "model", "learning", "methods", "evaluation")  # what a figure depends on
 Say = Callable[[str], None]
 
@@ -61,13 +60,13 @@ class Runner:
 
     def record(self, cell: Cell) -> dict[str, Any]:
         """Run one cell: everything the reports need, and nothing of the data but ranks."""
-        stream = self.stream(cell.d0.stream)
+        stream = self.stream(cell.d0.stream, cell.splits)
         kind: Any = methods()[cell.method]
         params = {name: tuple(value) if isinstance(value, list) else value for name, value in cell.params.items()}
         known = {"seed": cell.seed, "offline": self.offline}
         has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
         method: Method = kind(**params, **{name: value for name, value in known.items() if name in has})
-        protocol = Protocol(stream, self.progress)
+        protocol = Protocol(stream, cell.splits, self.progress)
         said: dict[str, Any] = {"d0_sha256": None}
         started = time.perf_counter()
         if isinstance(method, DSIMethod):
@@ -84,15 +83,20 @@ class Runner:
             said["search_seconds"] = round(time.perf_counter() - searching, 3)
         return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
 
-    def stream(self, spec: dict[str, Any]) -> Stream:
-        """The stream a setting describes, built once."""
-        name = json.dumps(spec, sort_keys=True)
+    def stream(self, spec: dict[str, Any], splits: Sequence[str]) -> Stream:
+        """The stream a setting describes, with the judgements of some splits; the files of the others are not opened."""
+        name = digest([spec, list(splits)])
         if name not in self._streams:
-            options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw")}
-            raw = Path(spec["raw"]) if "raw" in spec else None
-            request = Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline, progress=self.progress)
-            self._streams[name] = build_stream(spec["source"], request, **options)
+            folder = self.results.work / "streams" / digest(spec)
+            if not (folder / "stream.json").is_file():
+                self.build(spec).write(folder, progress=self.progress)
+            self._streams[name] = open_stream(folder, splits=["train", *splits])
         return self._streams[name]
+
+    def build(self, spec: dict[str, Any]) -> Stream:
+        options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw")}
+        raw = Path(spec["raw"]) if "raw" in spec else None
+        return build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
 
     def d0(self, d0: D0) -> tuple[DSIMethod, str]:
         """The D0 checkpoint and its checksum; learned from its seed where it is missing, and compared with what was recorded."""
@@ -102,14 +106,14 @@ class Runner:
             found.offline = self.offline
             return found, checksum(folder)
         self.say(f"learning D0 ({d0.file})")
-        stream = self.stream(d0.stream)
+        stream = self.stream(d0.stream, ("dev",))  # a checkpoint serves choices too: it is not asked test queries
         params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in d0.params.items()}
         method = RowsOnly(**params, offline=self.offline)
         started = time.perf_counter()
         method.fit(stream.corpora[0], checkpoint=self.results.work / f"{d0.file}.training", progress=self.progress)
         seconds = time.perf_counter() - started
         method.save(folder)
-        protocol = Protocol(stream, self.progress)
+        protocol = Protocol(stream, ("dev",), self.progress)
         log = method.logs_[0]
         record = {
             "cell": {"stream": d0.stream, "d0": d0.params},
@@ -120,7 +124,7 @@ class Runner:
             "examples": log.examples,
             "steps": len(log.losses),
             "losses": [round(loss, 4) for loss in log.losses],
-            "ranks": {split: {"0": [pack(protocol.judged(method, split, 0))]} for split in SPLITS},
+            "ranks": {"dev": {"0": [pack(protocol.judged(method, "dev", 0))]}},
         }
         self._compare(d0, record)
         self.results.write(d0.file, record)
@@ -131,7 +135,7 @@ class Runner:
         before = self.results.read(d0.file)
         if before is None:
             return
-        if before["data"] != record["data"]:
+        if before["data"]["queries"]["dev"] != record["data"]["queries"]["dev"]:
             raise PromptDSIError(f"{self.results.path(d0.file)} was made from other data; move it away to start anew")
         was, now = before["ranks"]["dev"]["0"][0], record["ranks"]["dev"]["0"][0]
         moved = sum(one != other for one, other in zip(was, now, strict=True))
@@ -142,8 +146,8 @@ class Runner:
 class Protocol:
     """The stream's questions, and how a method is led through it."""
 
-    def __init__(self, stream: Stream, progress: Progress = silent) -> None:
-        self.stream, self.progress = stream, progress
+    def __init__(self, stream: Stream, splits: Sequence[str], progress: Progress = silent) -> None:
+        self.stream, self.splits, self.progress = stream, splits, progress
         self._questions: dict[tuple[str, int], list[Question]] = {}
 
     def questions(self, split: str, corpus: int) -> list[Question]:
@@ -157,7 +161,7 @@ class Protocol:
     def data(self) -> dict[str, Any]:
         """What the figures are about: sizes, and a checksum of every corpus's queries and answers."""
         sums = {}
-        for split in SPLITS:
+        for split in self.splits:
             asked = [[[one.queryid, one.text, one.relevant] for one in self.questions(split, i)] for i in range(len(self.stream.corpora))]
             sums[split] = [hashlib.sha256(json.dumps(corpus).encode()).hexdigest()[:16] for corpus in asked]
         return {"stream": self.stream.name, "split": self.stream.split, "sizes": self.stream.table(), "queries": sums}
@@ -165,7 +169,7 @@ class Protocol:
     def run(self, method: Method) -> dict[str, Any]:
         """Learn D1 … DT (together, for references that do), and ask everything seen so far after every step."""
         last = len(self.stream.corpora) - 1
-        ranks: dict[str, dict[str, Any]] = {split: {"0": [pack(self.judged(method, split, 0))]} for split in SPLITS}
+        ranks: dict[str, dict[str, Any]] = {split: {"0": [pack(self.judged(method, split, 0))]} for split in self.splits}
         arrivals = [(last, union(self.stream.corpora[1:]))] if method.at_once else list(enumerate(self.stream.corpora))[1:]
         steps = []
         for step, corpus in arrivals:
@@ -174,7 +178,7 @@ class Protocol:
             seconds = time.perf_counter() - started
             logs: Sequence[Any] = getattr(method, "logs_", ())
             steps.append({"corpus": corpus.name, "documents": len(corpus), "seconds": round(seconds, 3), **trained(logs)})
-            for split in SPLITS:
+            for split in self.splits:
                 ranks[split][str(step)] = [pack(self.judged(method, split, i)) for i in range(step + 1)]
         return {
             "rehearsal_free": method.rehearsal_free,
@@ -197,7 +201,7 @@ class Protocol:
     def chosen(self, method: Method) -> dict[str, list[list[int]]] | None:
         """How often each prompt is chosen by the test queries of each corpus, where prompts are chosen."""
         counts = getattr(method, "prompt_counts", None)
-        if counts is None:
+        if counts is None or "test" not in self.splits:
             return None
         asked = [[one.text for one in self.questions("test", i)] for i in range(len(self.stream.corpora))]
         found = [counts(texts) for texts in asked]
@@ -206,7 +210,7 @@ class Protocol:
     def topics(self, method: Method, most: int = 8) -> dict[str, Any] | None:
         """Words and sizes of the topics; queries that chose the largest ones only where the text is ours to print."""
         found = getattr(method, "topics_", None)
-        if found is None or not isinstance(method, PromptDSI):
+        if found is None or not isinstance(method, PromptDSI) or "test" not in self.splits:
             return None
         examples: list[list[str]] | None = None
         if self.stream.name == "demo":

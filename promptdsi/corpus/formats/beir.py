@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from promptdsi.corpus.formats import jsonl
@@ -22,7 +22,7 @@ def recognises(path: Path) -> bool:
     return path.is_dir() and (either(path / "corpus.jsonl") is not None)
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
     corpus_file = either(path / "corpus.jsonl")
     if corpus_file is None:
         raise DataError("holds no corpus.jsonl", path=path)
@@ -31,7 +31,7 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
     queries = list(jsonl.queries(queries_file, notes)) if queries_file else []
     qrels: dict[str, list[Judgement]] = {}
     known = ({query.queryid for query in queries}, {document.docid for document in documents})
-    for split in SPLITS:
+    for split in splits:
         if file := either(path / "qrels" / f"{split}.tsv"):
             judgements = _known_only(file, read_qrels(file, notes), *known, notes, max_unknown)
             if judgements:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from promptdsi.corpus.formats.parts import Parts
 from promptdsi.corpus.lines import MAX_LINE_BYTES, decoded, raw_lines
 from promptdsi.corpus.notes import ReadNotes
-from promptdsi.corpus.records import Document, check_characters, check_document
+from promptdsi.corpus.records import SPLITS, Document, check_characters, check_document
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
@@ -25,7 +25,7 @@ def recognises(path: Path) -> bool:
     return path.is_dir() and next(_files(path, ReadNotes()), None) is not None
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
     documents = []
     for file in _files(path, notes):
         try:

@@ -9,14 +9,14 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
 from promptdsi.corpus.formats.parts import Parts
 from promptdsi.corpus.lines import Line, decoded, excerpt, raw_lines
 from promptdsi.corpus.notes import ReadNotes
-from promptdsi.corpus.records import EMPTY, Document, Query, check_characters, check_document, check_query
+from promptdsi.corpus.records import EMPTY, SPLITS, Document, Query, check_characters, check_document, check_query
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
@@ -29,7 +29,7 @@ def recognises(path: Path) -> bool:
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
     return Parts(list(documents(path, notes)), [], {})
 
 

@@ -8,12 +8,13 @@ Queries go to the train split.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptdsi.corpus.formats.parts import Parts
 from promptdsi.corpus.lines import decoded, raw_lines
 from promptdsi.corpus.notes import ReadNotes
-from promptdsi.corpus.records import Document, Judgement, Query, check_document, check_query
+from promptdsi.corpus.records import SPLITS, Document, Judgement, Query, check_document, check_query
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
@@ -25,7 +26,7 @@ def recognises(path: Path) -> bool:
     return path.name.endswith((".tsv", ".tsv.gz"))
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0) -> Parts:
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
     columns: tuple[str, ...] | None = None
     documents: dict[str, Document] = {}
     queries: dict[str, Query] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,8 +24,8 @@ class Format(Protocol):
     def recognises(self, path: Path) -> bool:
         """Whether the path looks like this format (by name and kind of file, without reading it)."""
 
-    def read(self, path: Path, notes: ReadNotes, *, max_unknown: int) -> Parts:
-        """Read strictly; errors carry file and line."""
+    def read(self, path: Path, notes: ReadNotes, *, max_unknown: int, splits: Sequence[str]) -> Parts:
+        """Read strictly; errors carry file and line. Judgements of other splits are not even opened, where they stand apart."""
 
     def write(self, parts: Parts, path: Path) -> None:
         """Write what `read` gives back equal, or raise ValueError for what this format cannot hold."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from promptdsi.experiments.findings import SPLIT, Findings, Heading, Part, Text
+from promptdsi.experiments.findings import Findings, Heading, Part, Text
 from promptdsi.experiments.tables import Column, Line, Table, line
 
 NAME = "datasets"
@@ -19,7 +19,7 @@ def parts(findings: Findings) -> Iterator[Part]:
             yield Text("D0 has not been learned here yet, so the stream has not been built: –")
             continue
         data = findings.d0[setting.name]["data"]
-        stream = data["sizes"][: len(data["queries"][SPLIT])]
+        stream = data["sizes"][: len(next(iter(data["queries"].values())))]
         beside = data["sizes"][len(stream) :]
         whole = {"corpus": "total", **{name: sum(corpus[name] for corpus in stream) for name in COUNTS}}
         lines = [_line(corpus) for corpus in stream]

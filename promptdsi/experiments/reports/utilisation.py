@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.experiments.figures import GREY, look_of, panels
-from promptdsi.experiments.findings import SPLIT, Finding, Findings, Heading, Part, Plot, Text, spread
+from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Plot, Text, spread
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.tables import Column, Entry, Line, Table, line, plain, score
 
@@ -46,7 +46,7 @@ def parts(findings: Findings) -> Iterator[Part]:
 
 def counts_of(record: dict[str, Any]) -> NDArray[np.float64]:
     """How often each corpus's queries chose each prompt: (corpora, M)."""
-    return np.array(record["chosen"][SPLIT], dtype=np.float64)
+    return np.array(record["chosen"]["test"], dtype=np.float64)
 
 
 def use(counts: NDArray[np.float64]) -> Use:

@@ -1,0 +1,51 @@
+"""Which value of its dial a system gets. Decided on dev queries of one stream; nothing here can see a test query.
+
+`best` takes the dial with the largest sum of Hits@10 on new corpora and Hits@1 on D0. Every other system takes, of the dials
+that keep D0's Hits@1 at least as well as `best` minus half a point, the one with the highest Hits@10 on new corpora; where
+none does, the one that keeps D0 best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from promptdsi.errors import PromptDSIError
+from promptdsi.experiments.findings import Finding, on_d0, on_new
+
+OURS = "best"
+SLACK = 0.005  # half a point
+NEW, KEPT = on_new("Hits@10"), on_d0("Hits@1")
+
+
+def tried(found: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Findings of each system that has a dial and has run."""
+    systems: dict[str, list[Finding]] = {}
+    for one in found:
+        if one.point.split != "dev":
+            raise PromptDSIError("a choice is made on dev queries; this experiment asks others")
+        if one.point.system.dial and one.records:
+            systems.setdefault(one.point.system.label, []).append(one)
+    return systems
+
+
+def choose(found: Sequence[Finding]) -> dict[str, Any]:
+    """The chosen value of each system's dial, by label."""
+    systems = tried(found)
+    if OURS not in systems:
+        return {}
+    ours = max(systems[OURS], key=lambda one: (value(one, NEW) + value(one, KEPT), value(one, NEW)))
+    floor = value(ours, KEPT) - SLACK
+    return {label: (ours if label == OURS else keeping(points, floor)).point.value for label, points in systems.items()}
+
+
+def keeping(points: Sequence[Finding], floor: float) -> Finding:
+    """Of the dials that keep D0 above the floor the one that learns the new best; else the one that keeps D0 best."""
+    able = [one for one in points if value(one, KEPT) >= floor]
+    return max(able, key=lambda one: value(one, NEW)) if able else max(points, key=lambda one: value(one, KEPT))
+
+
+def value(one: Finding, measure: Any) -> float:
+    found = one.value(measure)
+    assert found is not None  # only what has run is looked at
+    return found
