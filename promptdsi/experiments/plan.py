@@ -15,10 +15,14 @@ from typing import Any
 from promptdsi.errors import DataError, UsageError
 from promptdsi.experiments.cells import BOTH, D0, Cell, Results, keywords, options_of
 from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.promptdsi import PRESETS
 
 EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds", "split", "chosen_by"}
 SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
 SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
+
+
+OF_D0 = {one.name for one in dataclasses.fields(DSIMethod)}  # options that say how D0 is learned: a setting's, not a system's
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,7 @@ def _setting(path: Path, scales: dict[str, Any], name: str) -> Setting:
         raise DataError(f"the scale has no [setting.{name}]", path=path)
     said = scales["setting"][name]
     check_keys(path, said, SETTING_KEYS)
-    learned = {one.name for one in dataclasses.fields(DSIMethod)}  # a preset says more than how D0 is learned
-    params = {option: value for option, value in keywords("rows", dict(said["d0"])).items() if option in learned}
+    params = {option: value for option, value in keywords("rows", dict(said["d0"])).items() if option in OF_D0}
     d0 = D0(dict(said["stream"]), params)
     seeds, only = tuple(said.get("seeds", (0,))), tuple(said.get("only", ()))
     return Setting(name, said.get("label", name), d0, seeds, only, dict(said.get("add", {})), dict(said.get("methods", {})))
@@ -183,8 +186,12 @@ def turned(params: dict[str, Any], dial: str, value: Any) -> dict[str, Any]:
     return params | {name: params.get(name, {}) | {inner: value} if inner else value}
 
 
-def without_preset(params: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in params.items() if name != "preset"}
+def split_preset(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a system's preset says of the corpora after D0, and the system's own keywords."""
+    if (name := params.get("preset")) is not None and name not in PRESETS:
+        raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    preset = {option: value for option, value in PRESETS.get(name or "paper", {}).items() if option not in OF_D0}
+    return preset, {option: value for option, value in params.items() if option != "preset"}
 
 
 def _points(system: System, setting: Setting, seeds: tuple[int, ...], splits: tuple[str, ...]) -> list[Point]:
@@ -196,8 +203,9 @@ def _points(system: System, setting: Setting, seeds: tuple[int, ...], splits: tu
         # method, the system itself with its dial.
         known = options_of(system.method)
         shared = {name: value for name, value in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
-        own = turned(without_preset(system.params), system.dial, value)
-        params = keywords(system.method, {"preset": system.params.get("preset")}, shared, setting.methods.get(system.method, {}), own)
+        preset, own = split_preset(system.params)
+        special = setting.methods.get(system.method, {})
+        params = keywords(system.method, preset, shared, special, turned(own, system.dial, value))
         at_once = system.seeds or seeds or setting.seeds
         cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, splits, system.label) for seed in at_once)
         found.append(Point(system, setting, value, cells, splits[-1]))

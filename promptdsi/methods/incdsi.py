@@ -8,7 +8,8 @@ method = IncDSI().fit(d0).add(d1)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -23,6 +24,17 @@ from promptdsi.learning.training import TrainingLog
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.settings import Trial, best_of, drawn
 from promptdsi.progress import Progress, silent
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Many small products one after the other: threads would spend their time waiting for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(kw_only=True)
@@ -73,7 +85,7 @@ class IncDSI(DSIMethod):
         dead = torch.zeros(len(present), dtype=torch.bool, device=present.device)
         dead[sorted(self.model_.rows.dead)] = True
         solver = RowSolver(present, self.scale * self.means_, settings, dead=dead)
-        with progress("solving rows", total=self.passes * len(start), unit="documents") as advance:
+        with one_thread(), progress("solving rows", total=self.passes * len(start), unit="documents") as advance:
             rows = solver.add_all(scaled, start, advance=advance)
             for _ in range(self.passes - 1):
                 rows = solver.again(advance=advance)

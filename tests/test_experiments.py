@@ -1,0 +1,281 @@
+"""Experiments: TOML to cells, cells to files, resumed and rebuilt; and choices that never see a test query."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptdsi import Corpus
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.evaluation.asking import ask, questions
+from promptdsi.experiments import choosing
+from promptdsi.experiments.cells import Results, keywords, matrix_of, pack, unpack
+from promptdsi.experiments.findings import gather
+from promptdsi.experiments.plan import read_experiment
+from promptdsi.experiments.reporting import write_report
+from promptdsi.experiments.running import Runner
+from promptdsi.methods.incdsi import IncDSI
+from promptdsi.methods.rows import RowsOnly
+
+SYSTEMS = """
+title = "Small"
+report = "choosing"
+split = "dev"
+[[system]]
+label = "best"
+method = "rows"
+preset = "best"
+dial = "new_row_length"
+sweep = [0.9, 1.0]
+[[system]]
+label = "S++"
+method = "promptdsi"
+prompts = "s++"
+dial = "add_row_lr"
+sweep = [1e-4, 1e-2]
+[[system]]
+label = "IncDSI"
+method = "incdsi"
+search = 3
+"""
+CHOSEN = """
+title = "Small, chosen"
+report = "frontier"
+systems_of = "choose"
+chosen_by = "choose"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, backbone: str) -> Path:
+    """A folder of experiments on a slice of the demo corpus, with a backbone of a few thousand weights."""
+    (tmp_path / "scales").mkdir()
+    (tmp_path / "scales/small.toml").write_text(f"""
+[run]
+choose = ["demo"]
+frontier = ["demo"]
+both = ["demo"]
+[setting.demo]
+stream = {{ source = "demo", limit = 30, new = 2, share = 0.15, tune = 5 }}
+[setting.demo.d0]
+backbone = "{backbone}"
+fit_epochs = 1
+fit_row_start = "document"
+pseudo_queries = 1
+max_tokens = 24
+document_tokens = 48
+batch_size = 32
+""")
+    (tmp_path / "choose.toml").write_text(SYSTEMS)
+    (tmp_path / "frontier.toml").write_text(CHOSEN)
+    (tmp_path / "both.toml").write_text(SYSTEMS.replace('split = "dev"\n', ""))
+    return tmp_path
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return Results(tmp_path / "results")
+
+
+def test_a_run_writes_one_file_per_cell_and_goes_on_where_it_stopped(folder: Path, results: Results) -> None:
+    experiment = read_experiment(folder / "both.toml", "small")
+    cells = experiment.cells
+    assert len(cells) == 5 and len({cell.file for cell in cells}) == 5
+    runner = Runner(results, offline=True)
+    assert [path.stem for path in runner.run(cells[:2])] == [cell.file for cell in cells[:2]]
+    before = results.path(cells[0].file).read_bytes()
+    said: list[str] = []
+    written = Runner(results, offline=True, say=said.append).run(cells)
+    assert [path.stem for path in written] == [cell.file for cell in cells[2:]]
+    assert results.path(cells[0].file).read_bytes() == before
+    assert not any("learning D0" in line for line in said)  # one checkpoint serves all
+    assert Runner(results, offline=True).run(cells) == []
+    again = Runner(results, offline=True).run(cells[:1], fresh=True)
+    assert json.loads(again[0].read_text())["ranks"] == json.loads(before)["ranks"]  # the same seed, the same ranks
+    assert Runner(results, offline=True).run(cells[:1], fresh=True, until=0.0) == []
+
+
+def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results, backbone: str) -> None:
+    experiment = read_experiment(folder / "both.toml", "small")
+    cell = next(cell for cell in experiment.cells if cell.label == "IncDSI")
+    runner = Runner(results, offline=True)
+    runner.run([cell])
+    record = results.read(cell.file)
+    assert record is not None
+    stream = runner.stream(cell.d0.stream, ("dev", "test"))
+    d0, checksum = runner.d0(cell.d0)
+    method = IncDSI(**cell.params, offline=True).begin_from(d0, stream.corpora[0])
+    method.weight, method.margin_new, method.margin_old, method.ridge = record["searched"]["chosen"].values()
+    for step, corpus in enumerate(stream.corpora):
+        if step:
+            method.add(corpus)
+        for split in ("dev", "test"):
+            for place in range(step + 1):
+                expected = ask(method, questions(stream.corpora[place], split)).judged
+                assert unpack(record["ranks"][split][str(step)][place]) == expected
+    assert record["d0_sha256"] == checksum and record["trained_parameters"] == method.trained_parameters()
+    assert [step["documents"] for step in record["steps"]] == [len(corpus) for corpus in stream.corpora[1:]]
+    assert matrix_of(record, "test").last == 2
+    assert record["rehearsal_free"] is False and record["extra_bytes"] == method.extra_bytes() > 0
+    assert not [one for one in record["data"]["sizes"] if one["corpus"] == "tune"][1:]
+
+
+def test_a_missing_checkpoint_is_learned_again_and_compared(folder: Path, results: Results) -> None:
+    setting = read_experiment(folder / "both.toml", "small").settings[0]
+    _, checksum = Runner(results, offline=True).d0(setting.d0)
+    import shutil
+
+    shutil.rmtree(results.work / setting.d0.file)
+    said: list[str] = []
+    second, again = Runner(results, offline=True, say=said.append).d0(setting.d0)
+    assert again == checksum and isinstance(second, RowsOnly)
+    assert said[-1].startswith("D0 was learned again: the same weights; 0 of ")
+    record = results.read(setting.d0.file)
+    assert record is not None and record["sha256"] == checksum and set(record["ranks"]) == {"dev"}
+    record["ranks"]["dev"]["0"][0][0] += 3
+    record["sha256"] = "0" * 64
+    results.write(setting.d0.file, {key: value for key, value in record.items() if key != "format"})
+    shutil.rmtree(results.work / setting.d0.file)
+    Runner(results, offline=True, say=said.append).d0(setting.d0)
+    assert said[-1].startswith("D0 was learned again: other weights; 1 of ")
+    record["data"]["queries"]["dev"][0] = "other"
+    results.write(setting.d0.file, {key: value for key, value in record.items() if key != "format"})
+    shutil.rmtree(results.work / setting.d0.file)
+    with pytest.raises(PromptDSIError, match="was made from other data"):
+        Runner(results, offline=True).d0(setting.d0)
+
+
+OPENED: list[str] = []
+WATCHING: list[bool] = []
+
+
+def watch(event: str, arguments: Any) -> None:
+    if WATCHING and event == "open":
+        OPENED.append(str(arguments[0]))
+
+
+def test_choosing_never_opens_a_test_query(folder: Path, results: Results) -> None:
+    """From D0 to the chosen dials: not one qrels/test.tsv is opened, and deleting them all changes nothing."""
+    sys.addaudithook(watch)
+    experiment = read_experiment(folder / "choose.toml", "small")
+    runner = Runner(results, offline=True)
+    runner.stream(experiment.settings[0].d0.stream, ("dev",))  # written once, with all its files
+    tests = list(results.work.rglob("test.tsv"))
+    assert len(tests) >= 3
+    WATCHING.append(True)
+    try:
+        Runner(results, offline=True).run(experiment.cells)
+        write_report(experiment, results)
+    finally:
+        WATCHING.clear()
+    assert [name for name in OPENED if name.endswith("dev.tsv")] and not [name for name in OPENED if name.endswith("test.tsv")]
+    assert all("test" not in json.loads(path.read_text())["ranks"] for path in (results.folder / "cells").glob("*.json"))
+    chosen = results.choices("small", "choose")
+    for path in tests:
+        path.unlink()
+    other = Results(results.folder.parent / "blind", results.work)
+    Runner(other, offline=True).run(experiment.cells)
+    write_report(experiment, other)
+    assert other.choices("small", "choose") == chosen
+
+
+def test_what_was_chosen_is_what_is_asked_test_queries(folder: Path, results: Results) -> None:
+    with pytest.raises(DataError, match=r"run and report choose\.toml first"):
+        read_experiment(folder / "frontier.toml", "small", results)
+    choose = read_experiment(folder / "choose.toml", "small")
+    Runner(results, offline=True).run(choose.cells)
+    write_report(choose, results)
+    frontier = read_experiment(folder / "frontier.toml", "small", results)
+    chosen = results.choices("small", "choose")
+    assert {point.system.label: point.value for point in frontier.points} == {"IncDSI": None, **chosen}
+    Runner(results, offline=True).run(frontier.cells)
+    written = write_report(frontier, results)
+    text = written[0].read_text()
+    assert "against S++: A_T H@10" in text and "against IncDSI" in text
+    with pytest.raises(PromptDSIError, match="a choice is made on dev queries"):
+        choosing.choose(gather(frontier, results).all)
+
+
+def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {("best", 1): (0.80, 0.60), ("best", 2): (0.84, 0.58), ("best", 3): (0.86, 0.50)}
+    figures |= {
+        ("weak", 1): (0.70, 0.60),
+        ("weak", 2): (0.75, 0.576),
+        ("weak", 3): (0.90, 0.57),
+        ("lost", 1): (0.9, 0.2),
+        ("lost", 2): (0.8, 0.3),
+    }
+
+    class Fake:
+        def __init__(self, label: str, number: int) -> None:
+            system = type("System", (), {"label": label, "dial": "x"})()
+            self.point = type("Point", (), {"system": system, "value": number, "split": "dev"})()
+            self.records = (1,)
+
+        def value(self, measure: Any) -> float:
+            return figures[self.point.system.label, self.point.value][0 if measure.new else 1]
+
+    found: Any = [Fake(*key) for key in figures]
+    # best: the largest sum is .84 + .58. weak: 3 loses half a point and more of it, 2 does not. lost: nothing keeps, so the best keeper.
+    assert choosing.choose(found) == {"best": 2, "weak": 2, "lost": 2}
+
+
+def test_keywords_say_what_differs_from_the_defaults() -> None:
+    assert keywords("rows", {"add_epochs": 10, "seed": 0}) == {}
+    assert keywords("rows", {"preset": "best"}, {"add_epochs": 7})["add_epochs"] == 7
+    assert keywords("rows", {"add_epochs": 7}, {"add_epochs": 10}) == {}  # the later is stronger, back to the default
+    assert keywords("promptdsi", {"stand_in_range": (0.5, 0.9)}) == {}
+    with pytest.raises(UsageError, match="rows has no option 'colour'"):
+        keywords("rows", {"colour": 1})
+    with pytest.raises(UsageError, match="no method 'magic'; there are bm25"):
+        keywords("magic", {})
+    with pytest.raises(UsageError, match="no preset 'better'"):
+        keywords("rows", {"preset": "better"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("title", "titel"), "unknown key 'titel'"),
+        (('label = "best"\n', ""), "has no label"),
+        (('dial = "new_row_length"\n', ""), "dial and sweep come together"),
+        (('method = "incdsi"', 'method = "ink"'), "no method 'ink'"),
+        (('prompts = "s++"', 'promts = "s++"'), "no option 'promts'"),
+        (('title = "Small"', 'title = Small"'), "is no TOML file"),
+    ],
+)
+def test_a_mistake_in_an_experiment_is_named(folder: Path, change: tuple[str, str], message: str) -> None:
+    (folder / "choose.toml").write_text(SYSTEMS.replace(*change, 1))
+    with pytest.raises(PromptDSIError, match=message):
+        read_experiment(folder / "choose.toml", "small")
+
+
+def test_a_scale_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"huge\.toml.*is not there"):
+        read_experiment(folder / "choose.toml", "huge")
+    (folder / "other.toml").write_text(SYSTEMS)
+    with pytest.raises(UsageError, match="scale small has no setting for other"):
+        read_experiment(folder / "other.toml", "small")
+
+
+def test_ranks_are_written_and_read_back(corpora: list[Corpus]) -> None:
+    from promptdsi.evaluation.metrics import Judged
+
+    judged = [Judged([3], [1.0]), Judged([1, 7], [2.0, 1.0]), Judged([5], [2.0])]
+    assert unpack(json.loads(json.dumps(pack(judged)))) == judged
+    assert pack(judged)[0] == 3
+
+
+def test_a_damaged_cell_is_named(results: Results) -> None:
+    results.write("x", {"ranks": {}})
+    assert results.read("x") == {"format": 1, "ranks": {}} and results.read("y") is None
+    results.path("x").write_text('{"format": 1')
+    with pytest.raises(DataError, match=r"x\.json.*is damaged"):
+        results.read("x")
+    results.path("x").write_text('{"format": 9}')
+    with pytest.raises(DataError, match="has cell format 9"):
+        results.read("x")
