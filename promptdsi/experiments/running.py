@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 import promptdsi
 from promptdsi.corpus.corpus import Corpus
@@ -27,6 +29,7 @@ from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.method import Method
+from promptdsi.methods.neural import NeuralMethod
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
@@ -42,6 +45,7 @@ class Runner:
     def __init__(self, results: Results, *, offline: bool = False, progress: Progress = silent, say: Say = lambda line: None) -> None:
         self.results, self.offline, self.progress, self.say = results, offline, progress, say
         self._streams: dict[str, Stream] = {}
+        self._vectors: dict[str, dict[tuple[str, int], Tensor]] = {}  # of dev and test queries, by D0
 
     def run(self, cells: Iterable[Cell], *, fresh: bool = False, until: float | None = None) -> list[Path]:
         """Run what is missing (or all, with `fresh`), one JSON file each; begin none after `until`, by the monotonic clock."""
@@ -66,7 +70,7 @@ class Runner:
         known = {"seed": cell.seed, "offline": self.offline}
         has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
         method: Method = kind(**params, **{name: value for name, value in known.items() if name in has})
-        protocol = Protocol(stream, cell.splits, self.progress)
+        protocol = Protocol(stream, cell.splits, self.progress, self._vectors.setdefault(cell.d0.key, {}))
         said: dict[str, Any] = {"d0_sha256": None}
         started = time.perf_counter()
         if isinstance(method, DSIMethod):
@@ -146,8 +150,10 @@ class Runner:
 class Protocol:
     """The stream's questions, and how a method is led through it."""
 
-    def __init__(self, stream: Stream, splits: Sequence[str], progress: Progress = silent) -> None:
-        self.stream, self.splits, self.progress = stream, splits, progress
+    def __init__(
+        self, stream: Stream, splits: Sequence[str], progress: Progress = silent, vectors: dict[tuple[str, int], Tensor] | None = None
+    ) -> None:
+        self.stream, self.splits, self.progress, self.vectors = stream, splits, progress, vectors
         self._questions: dict[tuple[str, int], list[Question]] = {}
 
     def questions(self, split: str, corpus: int) -> list[Question]:
@@ -156,7 +162,17 @@ class Protocol:
         return self._questions[split, corpus]
 
     def judged(self, method: Method, split: str, corpus: int) -> list[Any]:
-        return ask(method, self.questions(split, corpus)).judged
+        """The ranks of a corpus's answers. Queries whose vectors nothing has changed since D0 are encoded once for all cells."""
+        if not isinstance(method, NeuralMethod) or not method.encodes_as_d0 or self.vectors is None:
+            return ask(method, self.questions(split, corpus)).judged
+        kept, place = self.vectors, (split, corpus)
+
+        def ranks(texts: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
+            if place not in kept:
+                kept[place] = method.encode(texts)
+            return method.ranks_of(kept[place], docids)
+
+        return ask(method, self.questions(split, corpus), ranks=ranks).judged
 
     def data(self) -> dict[str, Any]:
         """What the figures are about: sizes, and a checksum of every corpus's queries and answers."""

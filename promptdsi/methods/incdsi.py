@@ -115,6 +115,10 @@ class IncDSI(DSIMethod):
         vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
         return vectors, torch.tensor([place[one.docid] for one in asked], device=vectors.device)
 
+    @property
+    def encodes_as_d0(self) -> bool:
+        return True
+
     def extra_bytes(self) -> int:
         return 4 * self.means_.numel()
 

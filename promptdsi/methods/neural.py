@@ -72,8 +72,17 @@ class NeuralMethod(Method):
             raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
         if not queries:
             return np.empty(0, dtype=np.int64)
-        vectors = self.encode(queries)
+        return self.ranks_of(self.encode(queries), docids)
+
+    def ranks_of(self, vectors: Tensor, docids: Sequence[str]) -> NDArray[np.int64]:
+        """The same for queries that are encoded already (n, D)."""
+        rows = self.model_.rows
         return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
+
+    @property
+    def encodes_as_d0(self) -> bool:
+        """Whether queries are encoded as they were after D0, whatever was learned since: then it need be done only once."""
+        return False
 
     @torch.no_grad()
     def encode(self, queries: Sequence[str], *, prompted: bool = True, progress: Progress = silent) -> Tensor:

@@ -178,6 +178,10 @@ class PromptDSI(DSIMethod):
         super().start(backbone)
         self.topics_ = None
 
+    @property
+    def encodes_as_d0(self) -> bool:
+        return self.prompts == "none"
+
     def strategy(self) -> PromptStrategy:
         return make_strategy(self.prompts, **{"seed": self.seed, **self.prompt_options})
 
