@@ -12,7 +12,7 @@ import torch
 
 from promptdsi import Corpus
 from promptdsi.errors import UsageError
-from promptdsi.experiments.running import union
+from promptdsi.experiments.protocol import union
 from promptdsi.learning import stages
 from promptdsi.learning.examples import Examples, asked_of
 from promptdsi.methods import methods

@@ -106,17 +106,16 @@ def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results,
     runner.run([cell])
     record = results.read(cell.file)
     assert record is not None
-    stream = runner.stream(cell.d0.stream, ("dev", "test"))
+    stream = runner.stream(cell.d0.stream, "test")
     d0, checksum = runner.d0(cell.d0)
     method = IncDSI(**cell.params, offline=True).begin_from(d0, stream.corpora[0])
     method.weight, method.margin_new, method.margin_old, method.ridge = record["searched"]["chosen"].values()
     for step, corpus in enumerate(stream.corpora):
         if step:
             method.add(corpus)
-        for split in ("dev", "test"):
-            for place in range(step + 1):
-                expected = ask(method, questions(stream.corpora[place], split)).judged
-                assert unpack(record["ranks"][split][str(step)][place]) == expected
+        for place in range(step + 1):
+            expected = ask(method, questions(stream.corpora[place], "test")).judged
+            assert unpack(record["ranks"]["test"][str(step)][place]) == expected
     assert record["d0_sha256"] == checksum and record["trained_parameters"] == method.trained_parameters()
     assert [step["documents"] for step in record["steps"]] == [len(corpus) for corpus in stream.corpora[1:]]
     assert matrix_of(record, "test").last == 2
@@ -163,7 +162,7 @@ def test_choosing_never_opens_a_test_query(folder: Path, results: Results) -> No
     sys.addaudithook(watch)
     experiment = read_experiment(folder / "choose.toml", "small")
     runner = Runner(results, offline=True)
-    runner.stream(experiment.settings[0].d0.stream, ("dev",))  # written once, with all its files
+    runner.stream(experiment.settings[0].d0.stream, "dev")  # written once, with all its files
     tests = list(results.work.rglob("test.tsv"))
     assert len(tests) >= 3
     WATCHING.append(True)

@@ -228,6 +228,8 @@ def test_wrong_parameters_are_said_before_anything_is_made(corpora: list[Corpus]
     for changes, says in (
         ({"prompts": "moon"}, "no prompt strategy 'moon'"),
         ({"method": "bm25"}, "an index cannot hold bm25: only promptdsi and rows"),
+        ({"method": "incdsi"}, "an index cannot hold incdsi: only promptdsi and rows"),
+        ({"method": "rehearsal"}, "an index cannot hold rehearsal: only promptdsi and rows"),
         ({"method": "magic"}, "no method 'magic'"),
         ({"preset": "worst"}, "no preset 'worst'; there are paper, best"),
         ({"fit_epochs": "two"}, "fit_epochs='two': expected a whole number, such as 20"),

@@ -69,6 +69,14 @@ system = [
   { label = "50 % & less_", group = "S++", method = "promptdsi", softmax_scope = "new_only" },
   { label = "Rows only", group = "Rows only", method = "rows" },
 ]""",
+    "choosing": """
+report = "choosing"
+split = "dev"
+system = [
+  { label = "best", group = "Ours", method = "rows", preset = "best", dial = "new_row_length", sweep = [0.9, 1.0], seeds = [0] },
+  { label = "S++", method = "promptdsi", dial = "add_row_lr", sweep = [1e-3, 1e-2], seeds = [0] },
+]""",
+    "frontier": 'report = "frontier"\nsystems_of = "choosing"',
 }
 SCALE = """
 [setting.one]

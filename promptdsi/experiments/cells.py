@@ -20,7 +20,6 @@ from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 
 FORMAT = 1
-BOTH = ("dev", "test")
 Ranks = dict[str, dict[str, list[list[Any]]]]  # split → step → corpus → query → rank, or [[rank, gain], …]
 
 
@@ -49,12 +48,12 @@ class Cell:
     params: dict[str, Any]
     seed: int
     search: int = 0  # settings tried on documents held out, before the run (IncDSI)
-    splits: tuple[str, ...] = BOTH  # whose queries are asked; a cell that serves a choice is not asked test queries
+    split: str = "test"  # whose queries are asked; a cell that serves a choice is asked dev queries, and no others
     label: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
-        asked = [] if self.splits == BOTH else [self.splits]
+        asked = [] if self.split == "test" else [self.split]
         return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search, *asked])
 
     @property
@@ -69,7 +68,7 @@ class Cell:
             "params": self.params,
             "seed": self.seed,
             "search": self.search,
-            "splits": self.splits,
+            "split": self.split,
             "stream": self.d0.stream,
             "d0": self.d0.params,
         }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.experiments.cells import BOTH, D0, Cell, Results, keywords, options_of
+from promptdsi.experiments.cells import D0, Cell, Results, keywords, options_of
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.promptdsi import PRESETS
 
@@ -109,8 +109,10 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
     if "chosen_by" in said:
         chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
         systems = [replace(one, values=(chosen[one.label],)) if one.dial and one.label in chosen else one for one in systems]
-    seeds, splits = tuple(said.get("seeds", ())), ("dev",) if said.get("split") == "dev" else BOTH
-    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds, splits))
+    seeds, split = tuple(said.get("seeds", ())), said.get("split", "test")
+    if split not in ("dev", "test"):
+        raise DataError(f"asks split {split!r}, expected dev or test", path=path)
+    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds, split))
     return Experiment(
         name,
         said.get("title", name),
@@ -121,7 +123,7 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
         said.get("options", {}) | scales.get("options", {}).get(name, {}),
         settings,
         points,
-        splits[-1],
+        split,
     )
 
 
@@ -194,7 +196,7 @@ def split_preset(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return preset, {option: value for option, value in params.items() if option != "preset"}
 
 
-def _points(system: System, setting: Setting, seeds: tuple[int, ...], splits: tuple[str, ...]) -> list[Point]:
+def _points(system: System, setting: Setting, seeds: tuple[int, ...], split: str) -> list[Point]:
     if (setting.only and system.label not in setting.only) or (system.settings and setting.name not in system.settings):
         return []
     found = []
@@ -207,6 +209,6 @@ def _points(system: System, setting: Setting, seeds: tuple[int, ...], splits: tu
         special = setting.methods.get(system.method, {})
         params = keywords(system.method, preset, shared, special, turned(own, system.dial, value))
         at_once = system.seeds or seeds or setting.seeds
-        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, splits, system.label) for seed in at_once)
-        found.append(Point(system, setting, value, cells, splits[-1]))
+        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, split, system.label) for seed in at_once)
+        found.append(Point(system, setting, value, cells, split))
     return found

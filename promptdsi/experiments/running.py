@@ -6,15 +6,12 @@ What is there is not run again, so an interrupted experiment goes on with the ne
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 import promptdsi
@@ -22,15 +19,13 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import PromptDSIError
-from promptdsi.evaluation.asking import Question, ask, questions
 from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
+from promptdsi.experiments.protocol import Protocol
 from promptdsi.files import sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.method import Method
-from promptdsi.methods.neural import NeuralMethod
-from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
 from promptdsi.progress import Progress, silent
@@ -64,13 +59,13 @@ class Runner:
 
     def record(self, cell: Cell) -> dict[str, Any]:
         """Run one cell: everything the reports need, and nothing of the data but ranks."""
-        stream = self.stream(cell.d0.stream, cell.splits)
+        stream = self.stream(cell.d0.stream, cell.split)
         kind: Any = methods()[cell.method]
         params = {name: tuple(value) if isinstance(value, list) else value for name, value in cell.params.items()}
         known = {"seed": cell.seed, "offline": self.offline}
         has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
         method: Method = kind(**params, **{name: value for name, value in known.items() if name in has})
-        protocol = Protocol(stream, cell.splits, self.progress, self._vectors.setdefault(cell.d0.key, {}))
+        protocol = Protocol(stream, cell.split, self.progress, self._vectors.setdefault(cell.d0.key, {}))
         said: dict[str, Any] = {"d0_sha256": None}
         started = time.perf_counter()
         if isinstance(method, DSIMethod):
@@ -87,14 +82,17 @@ class Runner:
             said["search_seconds"] = round(time.perf_counter() - searching, 3)
         return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
 
-    def stream(self, spec: dict[str, Any], splits: Sequence[str]) -> Stream:
-        """The stream a setting describes, with the judgements of some splits; the files of the others are not opened."""
-        name = digest([spec, list(splits)])
+    def stream(self, spec: dict[str, Any], split: str) -> Stream:
+        """The stream a setting describes, with the judgements of a split and of train; the file of the other is not opened.
+
+        Held-out documents, which no figure is about, have their dev queries in any case: settings are searched with them.
+        """
+        name = digest([spec, split])
         if name not in self._streams:
             folder = self.results.work / "streams" / digest(spec)
             if not (folder / "stream.json").is_file():
                 self.build(spec).write(folder, progress=self.progress)
-            self._streams[name] = open_stream(folder, splits=["train", *splits])
+            self._streams[name] = open_stream(folder, splits=sorted({"train", "dev", split}))
         return self._streams[name]
 
     def build(self, spec: dict[str, Any]) -> Stream:
@@ -110,14 +108,14 @@ class Runner:
             found.offline = self.offline
             return found, checksum(folder)
         self.say(f"learning D0 ({d0.file})")
-        stream = self.stream(d0.stream, ("dev",))  # a checkpoint serves choices too: it is not asked test queries
+        stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not asked test queries
         params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in d0.params.items()}
         method = RowsOnly(**params, offline=self.offline)
         started = time.perf_counter()
         method.fit(stream.corpora[0], checkpoint=self.results.work / f"{d0.file}.training", progress=self.progress)
         seconds = time.perf_counter() - started
         method.save(folder)
-        protocol = Protocol(stream, ("dev",), self.progress)
+        protocol = Protocol(stream, "dev", self.progress)
         log = method.logs_[0]
         record = {
             "cell": {"stream": d0.stream, "d0": d0.params},
@@ -128,7 +126,7 @@ class Runner:
             "examples": log.examples,
             "steps": len(log.losses),
             "losses": [round(loss, 4) for loss in log.losses],
-            "ranks": {"dev": {"0": [pack(protocol.judged(method, "dev", 0))]}},
+            "ranks": {"dev": {"0": [pack(protocol.judged(method, 0))]}},
         }
         self._compare(d0, record)
         self.results.write(d0.file, record)
@@ -147,123 +145,12 @@ class Runner:
         self.say(f"D0 was learned again: {same}; {moved} of {len(now)} dev ranks differ from the recorded ones")
 
 
-class Protocol:
-    """The stream's questions, and how a method is led through it."""
-
-    def __init__(
-        self, stream: Stream, splits: Sequence[str], progress: Progress = silent, vectors: dict[tuple[str, int], Tensor] | None = None
-    ) -> None:
-        self.stream, self.splits, self.progress, self.vectors = stream, splits, progress, vectors
-        self._questions: dict[tuple[str, int], list[Question]] = {}
-
-    def questions(self, split: str, corpus: int) -> list[Question]:
-        if (split, corpus) not in self._questions:
-            self._questions[split, corpus] = questions(self.stream.corpora[corpus], split)
-        return self._questions[split, corpus]
-
-    def judged(self, method: Method, split: str, corpus: int) -> list[Any]:
-        """The ranks of a corpus's answers. Queries whose vectors nothing has changed since D0 are encoded once for all cells."""
-        if not isinstance(method, NeuralMethod) or not method.encodes_as_d0 or self.vectors is None:
-            return ask(method, self.questions(split, corpus)).judged
-        kept, place = self.vectors, (split, corpus)
-
-        def ranks(texts: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-            if place not in kept:
-                kept[place] = method.encode(texts)
-            return method.ranks_of(kept[place], docids)
-
-        return ask(method, self.questions(split, corpus), ranks=ranks).judged
-
-    def data(self) -> dict[str, Any]:
-        """What the figures are about: sizes, and a checksum of every corpus's queries and answers."""
-        sums = {}
-        for split in self.splits:
-            asked = [[[one.queryid, one.text, one.relevant] for one in self.questions(split, i)] for i in range(len(self.stream.corpora))]
-            sums[split] = [hashlib.sha256(json.dumps(corpus).encode()).hexdigest()[:16] for corpus in asked]
-        return {"stream": self.stream.name, "split": self.stream.split, "sizes": self.stream.table(), "queries": sums}
-
-    def run(self, method: Method) -> dict[str, Any]:
-        """Learn D1 … DT (together, for references that do), and ask everything seen so far after every step."""
-        last = len(self.stream.corpora) - 1
-        ranks: dict[str, dict[str, Any]] = {split: {"0": [pack(self.judged(method, split, 0))]} for split in self.splits}
-        arrivals = [(last, union(self.stream.corpora[1:]))] if method.at_once else list(enumerate(self.stream.corpora))[1:]
-        steps = []
-        for step, corpus in arrivals:
-            started = time.perf_counter()
-            method.add(corpus, progress=self.progress)
-            seconds = time.perf_counter() - started
-            logs: Sequence[Any] = getattr(method, "logs_", ())
-            steps.append({"corpus": corpus.name, "documents": len(corpus), "seconds": round(seconds, 3), **trained(logs)})
-            for split in self.splits:
-                ranks[split][str(step)] = [pack(self.judged(method, split, i)) for i in range(step + 1)]
-        return {
-            "rehearsal_free": method.rehearsal_free,
-            "trained_parameters": method.trained_parameters(),
-            "extra_bytes": method.extra_bytes(),
-            "steps": steps,
-            "queries_per_second": self.speed(method),
-            "chosen": self.chosen(method),
-            "topics": self.topics(method),
-            "ranks": ranks,
-        }
-
-    def speed(self, method: Method, most: int = 512) -> float:
-        """Queries answered per second, in one batch: top ten of all documents."""
-        texts = [one.text for one in self.questions("dev", 0)[:most]]
-        started = time.perf_counter()
-        method.search(texts, k=10)
-        return round(len(texts) / (time.perf_counter() - started), 1)
-
-    def chosen(self, method: Method) -> dict[str, list[list[int]]] | None:
-        """How often each prompt is chosen by the test queries of each corpus, where prompts are chosen."""
-        counts = getattr(method, "prompt_counts", None)
-        if counts is None or "test" not in self.splits:
-            return None
-        asked = [[one.text for one in self.questions("test", i)] for i in range(len(self.stream.corpora))]
-        found = [counts(texts) for texts in asked]
-        return {"test": found} if found[0] is not None else None
-
-    def topics(self, method: Method, most: int = 8) -> dict[str, Any] | None:
-        """Words and sizes of the topics; queries that chose the largest ones only where the text is ours to print."""
-        found = getattr(method, "topics_", None)
-        if found is None or not isinstance(method, PromptDSI) or "test" not in self.splits:
-            return None
-        examples: list[list[str]] | None = None
-        if self.stream.name == "demo":
-            examples = [[] for _ in range(most)]
-            for one in self.questions("test", 0):
-                topic = int(np.argmax(method.prompt_counts([one.text]) or [0]))
-                if topic < most and len(examples[topic]) < 3:
-                    examples[topic].append(one.text)
-        weights = [[round(weight, 5) for weight in own] for own in found.weights]
-        return {"words": found.words, "weights": weights, "counts": found.counts, "examples": examples}
-
-
-def union(corpora: Sequence[Corpus]) -> Corpus:
-    """Corpora as one."""
-    qrels: dict[str, list[Any]] = {}
-    for corpus in corpora:
-        for split, judgements in corpus.qrels.items():
-            qrels.setdefault(split, []).extend(judgements)
-    queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
-    documents = [document for corpus in corpora for document in corpus.documents]
-    return Corpus(documents, list(queries.values()), qrels, name=f"{corpora[0].name}-{corpora[-1].name}")
-
-
 def held_out(stream: Stream) -> tuple[Corpus, Corpus]:
     """D0, and documents of its kind that no stage trains on, for the search of settings."""
     tune = [corpus for corpus in stream.extra if corpus.name == "tune"]
     if not tune:
         raise PromptDSIError(f"stream {stream.name} has no tune documents to search settings on; give the stream `tune = N`")
     return stream.corpora[0], tune[0]
-
-
-def trained(logs: Sequence[Any]) -> dict[str, Any]:
-    """What the last training took."""
-    if not logs or not logs[-1].losses:
-        return {}
-    log = logs[-1]
-    return {"training_seconds": round(log.seconds, 3), "training_queries": log.examples, "training_steps": len(log.losses)}
 
 
 def checksum(folder: Path) -> str:

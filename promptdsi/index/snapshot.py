@@ -36,12 +36,13 @@ class Place(NamedTuple):
 
 
 def kind_of(name: str) -> type[PromptDSI]:
-    """A method an index can hold: one whose encoder is frozen, so that old rows stay right."""
+    """A method an index can hold: encoder and old rows stay as they are, and nothing but blobs of the index is needed to go on."""
     found = methods().get(name)
     if found is None:
         raise UsageError(f"no method {name!r}; there are {', '.join(methods())}")
-    if not issubclass(found, PromptDSI):
-        raise UsageError(f"an index cannot hold {name}: only promptdsi and rows keep the encoder and all old rows as they are")
+    if not issubclass(found, PromptDSI) or not found.rehearsal_free:
+        why = "leave the encoder and all old rows as they are and keep no query or document to learn from again"
+        raise UsageError(f"an index cannot hold {name}: only promptdsi and rows {why}; promptdsi bench runs the others")
     return found
 
 

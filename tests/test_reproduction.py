@@ -1,0 +1,67 @@
+"""docs/REPRODUCTION.md: verdicts follow their rules, what has no cell is not run, and the same cells give the same page."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_reports import record_of
+
+from promptdsi.evaluation.continual import Estimate
+from promptdsi.experiments.cells import Results
+from promptdsi.experiments.plan import read_experiment
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    return importlib.import_module("build_reproduction")
+
+
+@pytest.mark.parametrize(
+    ("ends", "margin", "verdict"),
+    [
+        ([(0.01, 0.03), (0.001, 0.02)], 0.0, "ordering holds"),
+        ([(0.01, 0.03), (-0.01, 0.02)], 0.0, "not shown"),
+        ([(0.01, 0.03), (-0.02, -0.01)], 0.0, "ordering does not hold"),
+        ([(-0.01, 0.02)], 0.02, "ordering holds"),
+        ([(-0.03, 0.02)], 0.02, "not shown"),
+        ([(-0.04, -0.03)], 0.02, "ordering does not hold"),
+        ([(0.01, 0.03), None], 0.0, "not run"),
+        ([(-0.02, -0.01), None], 0.0, "ordering does not hold"),  # what has run is enough to say so
+        ([], 0.0, "not run"),
+    ],
+)
+def test_a_verdict_follows_from_the_intervals(build: Any, ends: list[Any], margin: float, verdict: str) -> None:
+    claims = build.claims
+    gaps = [claims.Gap("a − b", None if each is None else Estimate(sum(each) / 2, *each)) for each in ends]
+    assert claims.judged("a is better than b", gaps, margin=margin).verdict == verdict
+
+
+def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
+    def said(*verdicts: str) -> str:
+        return str(build.overall([build.Claim("", verdict, "") for verdict in verdicts]))
+
+    assert said("arithmetic verified") == "**arithmetic verified**"
+    assert said("ordering holds", "arithmetic verified") == "**ordering holds**; arithmetic verified"
+    assert said("ordering holds", "not run") == "**ordering holds** (holds 1, not run 1)"
+    assert said("ordering holds", "not shown", "ordering does not hold").startswith("**ordering does not hold** (holds 1, does not 1")
+    assert build.overall([build.Claim("", "ordering does not hold", "", counted=False), build.Claim("", "not run", "")]) == "**not run**"
+
+
+def test_the_page_is_made_from_cells_alone(build: Any, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    nothing = build.page(results)
+    verdicts = [line.split("|")[-2] for line in nothing.split("## Overview")[1].split("##")[0].splitlines()[4:] if line]
+    assert len(verdicts) == len(build.ITEMS) and all("not run" in one or "arithmetic verified" in one for one in verdicts)
+    for name in {item.experiment for item in build.ITEMS}:
+        for cell in read_experiment(ROOT / "experiments" / f"{name}.toml", "squadx").cells:
+            results.write(cell.file, record_of(cell))
+    whole = build.page(results)
+    assert whole == build.page(results) and whole != nothing
+    assert "| ordering does not hold |" in whole and "36 of 36 cells" in whole  # ranks made up at random keep no order
+    assert "877.2, printed 977" in nothing and str(tmp_path) not in whole
