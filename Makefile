@@ -43,6 +43,7 @@ check: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/python tools/build_demo.py --check
 	$(BIN)/python tools/build_docs.py --check
+	$(BIN)/python tools/build_reproduction.py --check
 	$(BIN)/pytest --cov --cov-report=term
 
 format: .venv/dev
@@ -52,6 +53,7 @@ format: .venv/dev
 docs: .venv/dev
 	$(BIN)/python tools/build_demo.py
 	$(BIN)/python tools/build_docs.py
+	$(BIN)/python tools/build_reproduction.py
 
 bench: .venv/dev
 	$(BIN)/python tools/bench_reading.py

@@ -188,6 +188,12 @@ def test_what_was_chosen_is_what_is_asked_test_queries(folder: Path, results: Re
     choose = read_experiment(folder / "choose.toml", "small")
     Runner(results, offline=True).run(choose.cells)
     write_report(choose, results)
+    path = results.folder / "small/choose.json"
+    whole = path.read_text()
+    path.write_text(json.dumps({"chosen": {"best": 0.9}}))
+    with pytest.raises(DataError, match="'S\\+\\+' has no dial chosen yet"):  # or every value of it would be asked test queries
+        read_experiment(folder / "frontier.toml", "small", results)
+    path.write_text(whole)
     frontier = read_experiment(folder / "frontier.toml", "small", results)
     chosen = results.choices("small", "choose")
     assert {point.system.label: point.value for point in frontier.points} == {"IncDSI": None, **chosen}

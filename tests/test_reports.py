@@ -88,10 +88,11 @@ seeds = [0, 1]
 """
 
 
-def data() -> dict[str, Any]:
+def data(only_dev: bool = False) -> dict[str, Any]:
     sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": 8, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
     tune = {"corpus": "tune", "documents": 5, "train": 1, "dev": 1, "test": 1, "pseudo": 0}
-    return {"stream": "made", "split": {}, "sizes": [*sizes, tune], "queries": {"dev": ["a" * 16] * 3, "test": ["b" * 16] * 3}}
+    asked = {"dev": ["a" * 16] * 3} if only_dev else {"test": ["b" * 16] * 3}
+    return {"stream": "made", "split": {}, "sizes": [*sizes, tune], "queries": asked}
 
 
 def record_of(cell: Cell) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def record_of(cell: Cell) -> dict[str, Any]:
     return {
         "cell": cell.describe(),
         "versions": made,
-        "data": data(),
+        "data": data(cell.split == "dev"),
         "d0_sha256": "f00d" * 16,
         "fit_seconds": 1.0,
         "rehearsal_free": methods()[cell.method].rehearsal_free,
@@ -120,7 +121,7 @@ def record_of(cell: Cell) -> dict[str, Any]:
         "queries_per_second": 100.0,
         "chosen": {"test": [rng.multinomial(n, [1 / pool] * pool).tolist() for n in SIZES]} if pool else None,
         "topics": topics if prompts == "topic" else None,
-        "ranks": {"dev": ranks, "test": ranks},
+        "ranks": {cell.split: ranks},
     }
 
 
@@ -140,7 +141,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment
         d0 = experiment.settings[0].d0
         told = {"cell": {"stream": d0.stream, "d0": d0.params}, "versions": {"promptdsi": "0", "code": "beef", "python": "3"}}
         told["versions"] |= {"torch": "2", "transformers": "5"}
-        results.write(d0.file, told | {"data": data(), "sha256": "f00d" * 16, "seconds": 7200.0, "steps": 9})
+        results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, "steps": 9})
     return experiments, results
 
 
@@ -177,8 +178,8 @@ def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experi
     assert {file: file.read_bytes() for file in write_report(experiments[name], results)} == before
     assert [file.name for file in files[:2]] == [f"{name}.md", f"{name}.tex"]
     assert all(file.parent == results.folder / "tiny" and file.stat().st_size for file in files)
-    figures = sorted({file.suffix for file in files[2:]})
-    assert figures == ([".png", ".svg"] if name in {"curves", "utilisation", "topics", "layers", "memory"} else [])
+    figures = sorted({file.suffix for file in files[2:]} - {".json"})
+    assert figures == ([".png", ".svg"] if name in {"curves", "utilisation", "topics", "layers", "memory", "choosing", "frontier"} else [])
     text, tex = (file.read_text("utf-8") for file in files[:2])
     assert f"promptdsi bench run experiments/{name}.toml --scale tiny" in text and "`f00df00df00d`" in text and "not run yet" not in text
     assert name == "datasets" or "code: beef" in text

@@ -30,10 +30,11 @@ def help_text(*words: str) -> str:
 
 
 def cli_page() -> str:
-    from promptdsi.cli.main import COMMANDS
+    from promptdsi.cli.main import BENCH, COMMANDS
 
     parts = [HEAD, f"```\n{help_text()}\n```\n"]
-    parts += [f"## promptdsi {command}\n\n```\n{help_text(command)}\n```\n" for command in COMMANDS]
+    for words in [*([command] for command in COMMANDS), *(["bench", name] for name in BENCH)]:
+        parts.append(f"## promptdsi {' '.join(words)}\n\n```\n{help_text(*words)}\n```\n")
     return "\n".join(parts)
 
 

@@ -44,9 +44,10 @@ def run(
     if only and (unknown := sorted(set(only) - {cell.label for cell in found.values()})):
         raise UsageError(f"no system {unknown[0]!r}; there are {', '.join(sorted({cell.label for cell in found.values()}))}")
     runner = Runner(Results(results, work), offline=offline, progress=silent if quiet else shown, say=lambda line: say(line, quiet=quiet))
-    for setting in {setting.d0.key: setting for one in read for setting in one.settings}.values():
-        runner.d0(setting.d0)
     ends = None if hours is None else time.monotonic() + 3600 * hours
+    if not found:  # an experiment about the data alone
+        for setting in (setting for one in read for setting in one.settings):
+            runner.d0(setting.d0)
     written = runner.run(cells, fresh=fresh, until=ends)
     if json:
         print_json({"written": [path.name for path in written], "cells": len(cells)})

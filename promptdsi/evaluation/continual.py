@@ -107,7 +107,11 @@ class Compared(NamedTuple):
 
 
 def compare(ours: Sequence[Matrix], theirs: Sequence[Matrix], statistic: Statistic, metric: str, corpora: Sequence[int]) -> Compared:
-    """A paired comparison of two methods, each the mean of its seeds. `corpora` are those the statistic is about."""
+    """A paired comparison of two methods, each the mean of its seeds.
+
+    `corpora` are those the statistic is about. The p-value compares queries as they stand after the last step, so the
+    statistic must be one of the end: `on_d0`, `average`.
+    """
     difference = mean([statistic(run, metric) for run in ours]) - mean([statistic(run, metric) for run in theirs])
     by_query = [_seed_mean(ours, metric, i) - _seed_mean(theirs, metric, i) for i in corpora]
     return Compared(estimate(difference), sign_flip(by_query))

@@ -72,7 +72,7 @@ def measured(results: Results) -> tuple[list[Timed], dict[str, int]]:
     for record in records:
         if record is not None:
             data = record["data"]
-            stream = data["sizes"][: len(data["queries"]["test"])]
+            stream = data["sizes"][: len(next(iter(data["queries"].values())))]
             sizes[name_of(record["cell"]["stream"])] = sum(corpus["documents"] for corpus in stream)
             sizes[name_of(record["cell"]["stream"]) + " D0"] = stream[0]["documents"]
     for record in records:

@@ -14,10 +14,12 @@ from typing import Any
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.experiments.cells import D0, Cell, Results, keywords, options_of
+from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.promptdsi import PRESETS
 
-EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "options", "seeds", "split", "chosen_by"}
+EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "seeds", "split", "chosen_by"}
+SCALE_KEYS = {"run", "setting", "sweep"}
 SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
 SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
 
@@ -77,7 +79,6 @@ class Experiment:
     paper: str
     about: str
     scale: str
-    options: dict[str, Any]
     settings: tuple[Setting, ...]
     points: tuple[Point, ...] = field(default=())
     split: str = "test"  # the queries its figures are about
@@ -96,19 +97,24 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
     path = Path(path)
     said, scales = read_toml(path), read_toml(path.parent / "scales" / f"{scale}.toml")
     check_keys(path, said, EXPERIMENT_KEYS)
+    check_keys(path.parent / "scales" / f"{scale}.toml", scales, SCALE_KEYS)
     name = path.stem
     settings = tuple(_setting(path, scales, where) for where in scales.get("run", {}).get(name, ()))
     if not settings:
         raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.get('run', {})) or 'nothing'}")
     listed = read_toml(path.parent / f"{said['systems_of']}.toml") if "systems_of" in said else said
     systems = [_system(path, one) for one in listed.get("system", ())]
+    for label, values in scales.get("sweep", {}).get(name, {}).items():  # another backbone may have more layers to try
+        systems = [replace(one, values=tuple(values)) if one.label == label else one for one in systems]
     if labels := said.get("labels"):
         if missing := sorted(set(labels) - {system.label for system in systems}):
             raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
         systems = [system for system in systems if system.label in labels]
     if "chosen_by" in said:
         chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
-        systems = [replace(one, values=(chosen[one.label],)) if one.dial and one.label in chosen else one for one in systems]
+        if missing := [one.label for one in systems if one.dial and one.label not in chosen]:
+            raise DataError(f"{missing[0]!r} has no dial chosen yet; run and report {said['chosen_by']}.toml to the end first", path=path)
+        systems = [replace(one, values=(chosen[one.label],)) if one.dial else one for one in systems]
     seeds, split = tuple(said.get("seeds", ())), said.get("split", "test")
     if split not in ("dev", "test"):
         raise DataError(f"asks split {split!r}, expected dev or test", path=path)
@@ -120,7 +126,6 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
         said.get("paper", ""),
         said.get("about", ""),
         scale,
-        said.get("options", {}) | scales.get("options", {}).get(name, {}),
         settings,
         points,
         split,
@@ -149,6 +154,8 @@ def _setting(path: Path, scales: dict[str, Any], name: str) -> Setting:
     params = {option: value for option, value in keywords("rows", dict(said["d0"])).items() if option in OF_D0}
     d0 = D0(dict(said["stream"]), params)
     seeds, only = tuple(said.get("seeds", (0,))), tuple(said.get("only", ()))
+    if unknown := [option for option in said.get("add", {}) if not any(option in options_of(method) for method in methods())]:
+        raise DataError(f"[setting.{name}] gives an option {unknown[0]!r} that no method has", path=path)
     return Setting(name, said.get("label", name), d0, seeds, only, dict(said.get("add", {})), dict(said.get("methods", {})))
 
 

@@ -40,4 +40,4 @@ SPEED_UP = {"L2P": 4.3, "S++": 4.2, "CODA": 1.7}
 
 def published(backbone: str) -> tuple[str, Published]:
     """The paper's table for a backbone: its SBERT is all-mpnet-base-v2; everything else stands beside BERT."""
-    return ("SBERT, NQ320k", SBERT) if backbone == "mpnet" else ("BERT, NQ320k", BERT)
+    return ("SBERT, NQ320k", SBERT) if "mpnet" in backbone else ("BERT, NQ320k", BERT)

@@ -6,6 +6,7 @@ What is there is not run again, so an interrupted experiment goes on with the ne
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import PromptDSIError
 from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
 from promptdsi.experiments.protocol import Protocol
-from promptdsi.files import sha256_of
+from promptdsi.files import atomic_write, sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
@@ -30,6 +31,7 @@ from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
 from promptdsi.progress import Progress, silent
 
+RECORD = "record.json"
 CODE = ("corpus", "model", "learning", "methods", "evaluation")  # what a figure depends on
 Say = Callable[[str], None]
 
@@ -106,6 +108,8 @@ class Runner:
         if (folder / "method.json").is_file():
             found = RowsOnly.load(folder)
             found.offline = self.offline
+            if self.results.read(d0.file) is None:  # learned for other results: its record lies beside it
+                self.results.write(d0.file, json.loads((folder / RECORD).read_text("utf-8")))
             return found, checksum(folder)
         self.say(f"learning D0 ({d0.file})")
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not asked test queries
@@ -129,6 +133,8 @@ class Runner:
             "ranks": {"dev": {"0": [pack(protocol.judged(method, 0))]}},
         }
         self._compare(d0, record)
+        with atomic_write(folder / RECORD) as out:
+            out.write(json.dumps(record).encode("utf-8"))
         self.results.write(d0.file, record)
         return method, record["sha256"]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from promptdsi.errors import UsageError
 from promptdsi.experiments import choosing
 from promptdsi.experiments.figures import GREY, legend_below, look_of, panels
 from promptdsi.experiments.findings import Data, Finding, Findings, Heading, Part, Plot, Text, on_d0, on_new
@@ -23,6 +24,8 @@ RULE = " ".join((choosing.__doc__ or "").split("\n\n", 1)[1].split())
 
 
 def parts(findings: Findings) -> Iterator[Part]:
+    if len(findings.experiment.settings) > 1:
+        raise UsageError("dials are chosen on one stream; the scale names several settings for this experiment")
     for setting, found in findings.settings():
         chosen = choosing.choose(found)
         yield Heading(setting.label)

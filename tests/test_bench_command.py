@@ -1,0 +1,56 @@
+"""`promptdsi bench` on the experiments of this repository, at the smallest scale: they are read, planned, run and reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from promptdsi.experiments.plan import read_experiment
+
+ROOT = Path(__file__).parent.parent / "experiments"
+NAMES = ["datasets", "main", "curves", "passes", "utilisation", "topics", "layers", "memory", "ablations", "choose", "frontier"]
+
+
+def test_every_experiment_is_listed_here() -> None:
+    assert {path.stem for path in ROOT.glob("*.toml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("scale", ["tiny", "squadx", "paper"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "frontier"])
+def test_every_experiment_can_be_read_at_every_scale(name: str, scale: str) -> None:
+    experiment = read_experiment(ROOT / f"{name}.toml", scale)
+    assert experiment.settings and (experiment.points or name == "datasets")
+    assert len({cell.file for cell in experiment.cells}) == len(experiment.cells)
+
+
+def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_network: None) -> None:
+    """The whole way a researcher goes: plan, run, report, choose, run what was chosen; then everything is there."""
+    results = tmp_path / "results"
+    common = ["--scale", "tiny", "--results", str(results)]
+    files = [str(ROOT / f"{name}.toml") for name in NAMES[:-1]]
+    planned = run("bench", "plan", *files, *common, "--json")
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(planned.stdout)["hours"] > 0
+    outcome = run("bench", "run", *files, *common, "--offline", "--quiet", "--json")
+    assert outcome.returncode == 0, outcome.stderr
+    written = json.loads(outcome.stdout)
+    assert len(written["written"]) == written["cells"] >= 40
+    reported = run("bench", "report", *files, *common)
+    assert reported.returncode == 0, reported.stderr
+    refused = run("bench", "report", str(ROOT / "frontier.toml"), *common)
+    assert refused.returncode == 1 and "nothing of frontier has run yet" in refused.stderr
+    for verb in ("run", "report"):
+        outcome = run("bench", verb, str(ROOT / "frontier.toml"), *common)
+        assert outcome.returncode == 0, outcome.stderr
+    for name in NAMES:
+        text = (results / "tiny" / f"{name}.md").read_text()
+        assert "Not run yet" not in text and "Where this comes from" in text, name
+    planned = run("bench", "plan", *files, str(ROOT / "frontier.toml"), *common, "--json")
+    assert json.loads(planned.stdout)["hours"] == 0
+    again = run("bench", "run", *files, *common, "--offline", "--json")
+    assert json.loads(again.stdout)["written"] == []
+    wrong = run("bench", "run", files[1], *common, "--only", "Magic")
+    assert wrong.returncode == 2 and "no system 'Magic'; there are BM25" in wrong.stderr
