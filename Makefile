@@ -60,8 +60,18 @@ bench: .venv/dev
 	$(BIN)/python tools/bench_training.py
 	$(BIN)/python tools/bench_opening.py
 
+# Hours the first time; what is there is not run again. Dials are chosen first, then asked test queries once.
+EXPERIMENTS := $(addprefix experiments/,datasets.toml main.toml curves.toml passes.toml utilisation.toml topics.toml layers.toml \
+	memory.toml ablations.toml choose.toml)
+BENCH := --scale squadx --results docs/results
+
 results: .venv/dev
 	$(BIN)/python tools/results_streams.py
+	$(BIN)/promptdsi bench run $(EXPERIMENTS) $(BENCH)
+	$(BIN)/promptdsi bench report $(EXPERIMENTS) $(BENCH)
+	$(BIN)/promptdsi bench run experiments/frontier.toml $(BENCH)
+	$(BIN)/promptdsi bench report experiments/frontier.toml $(BENCH)
+	$(BIN)/python tools/build_reproduction.py
 
 soak: .venv/dev
 	$(BIN)/python tools/soak_readers.py
