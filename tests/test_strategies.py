@@ -297,3 +297,40 @@ def test_wrong_names_layers_and_options_are_said() -> None:
         tiny.model("l2p", options={"prompt_layers": (4,)})
     with pytest.raises(UsageError, match="'last' is none of first, mean"):
         tiny.model("l2p", pooling="last")
+
+
+@pytest.mark.parametrize("name", ["l2p", "s++", "topic"])
+@pytest.mark.parametrize("relative", [0, 8])
+def test_queries_that_look_like_d0_go_without_a_prompt(name: str, relative: int) -> None:
+    """Each query of a batch takes one of two paths, exactly: that of the prompt it chose, or the unprompted one."""
+    made = tiny.begun(name, options={"null_prompt": True}, encoder_changes={"relative_buckets": relative} if relative else None)
+    without = tiny.begun(name, encoder_changes={"relative_buckets": relative} if relative else None)
+    tokens = tiny.batch(*(5 + number % 6 for number in range(24)), seed=3)
+    query = made.selection_vector(tokens, made.enter(tokens))
+    middle = torch.nn.functional.normalize(query, dim=1).mean(0)
+    similarity = without.strategy.select(query).similarity
+    assert made.strategy.null is not None and similarity is not None
+    made.strategy.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
+    encoded, prompted, plain = made(tokens), without(tokens), made.unprompted(tokens)
+    gone = torch.nn.functional.cosine_similarity(query, made.strategy.null[None]) > similarity
+    assert 0 < int(gone.sum()) < 24  # both paths are taken
+    torch.testing.assert_close(encoded.vectors[gone], plain[gone])
+    torch.testing.assert_close(encoded.vectors[~gone], prompted.vectors[~gone])
+    assert encoded.selection.ids is not None and bool((encoded.selection.ids[gone] == -1).all())
+    for number in (0, 7, 23):  # alone as in the batch
+        torch.testing.assert_close(made(tiny.only(tokens, number)).vectors[0], encoded.vectors[number], rtol=1e-4, atol=1e-5)
+    made.train()
+    assert made.strategy.hidden(query, made.strategy.select(query)) is None  # in training every query sees its prompt
+
+
+def test_the_null_key_is_the_mean_direction_of_d0s_queries_and_is_kept() -> None:
+    queries = torch.randn(30, 8, generator=torch.Generator().manual_seed(1))
+    strategy = make_strategy("s++", null_prompt=True)
+    strategy.prepare(queries)
+    assert strategy.null is not None
+    torch.testing.assert_close(strategy.null, torch.nn.functional.normalize(queries, dim=1).mean(0))
+    again = make_strategy("s++", null_prompt=True).load_state(strategy.state())
+    assert again.null is not None and torch.equal(again.null, strategy.null)
+    plain = make_strategy("s++")
+    plain.prepare(queries)
+    assert plain.null is None and "null" not in plain.state()

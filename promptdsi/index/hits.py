@@ -15,6 +15,7 @@ from promptdsi.errors import UsageError
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.methods.method import check_k
 from promptdsi.model.dsi import Encoded
+from promptdsi.model.prompts.strategy import NO_PROMPT
 
 SNIPPET = 180  # characters
 READ, MATCHES = 20_000, 200  # characters of a text, and words of the query in it, that a snippet is looked for in
@@ -94,7 +95,7 @@ def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], 
     ids = method.tokenizer_.encode([query], max_tokens=method.max_tokens).ids
     encoded: Encoded = method.model_(method.tokenizer_.pad(ids, vector.device))
     chosen, close = encoded.selection.ids, encoded.selection.similarity
-    prompt = int(chosen[0]) if chosen is not None else None
+    prompt = int(chosen[0]) if chosen is not None and int(chosen[0]) != NO_PROMPT else None
     words = method.topics_.words if method.topics_ and method.model_.strategy.wants_topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
     plain = method.encode([query], prompted=False)  # (1, D)

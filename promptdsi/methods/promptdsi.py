@@ -191,7 +191,7 @@ class PromptDSI(DSIMethod):
     def prepare(self, corpus: Corpus) -> None:
         """Mine topics, and let the strategy see D0's selection vectors, where it wants them."""
         strategy = self.model_.strategy
-        asks = strategy.center or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
+        asks = strategy.center or strategy.null_prompt or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
         if strategy.name == "none" or not asks:
             return  # nothing of D0 is needed later: no pass over its queries
         examples = self.examples(self.asked(corpus))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from promptdsi.errors import UsageError
 from promptdsi.model.encoder import Encoder, Tokens, mean_over_tokens
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
+from promptdsi.model.prompts.strategy import NO_PROMPT, PromptStrategy, Selection, unit
 from promptdsi.model.rows import Rows
 
 
@@ -60,12 +60,17 @@ class DSI(nn.Module):
         entering = self.enter(tokens) if entering is None else entering  # (B, T, D)
         query = self.selection_vector(tokens, entering) if query is None else query  # (B, D)
         with torch.autocast(query.device.type, enabled=False):  # in full precision: training and search must choose alike
-            selection = self.strategy.select(query.float() if query.dtype in (torch.bfloat16, torch.float16) else query)
+            chosen_by = query.float() if query.dtype in (torch.bfloat16, torch.float16) else query
+            selection = self.strategy.select(chosen_by)
+            hidden = self.strategy.hidden(chosen_by, selection)  # (B,) or None
+            if hidden is not None and selection.ids is not None:
+                selection = selection._replace(ids=selection.ids.masked_fill(hidden, NO_PROMPT))
         states = self.encoder.run(
             entering,
             tokens,
             first=self.first_prompted,
             prefixes=self._prefixes(selection.prefix),
+            hidden=hidden,
             dropout=self.encoder.dropout,
             first_token_only=self.pooling == "first",
         )  # (B, T or 1, D)

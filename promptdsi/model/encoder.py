@@ -146,10 +146,14 @@ class Encoder(nn.Module):
         first: int = 1,
         last: int | None = None,
         prefixes: Mapping[int, Tensor] | None = None,
+        hidden: Tensor | None = None,
         dropout: Dropout = NO_DROPOUT,
         first_token_only: bool = False,
     ) -> Tensor:
-        """Run layers `first` to `last`; `prefixes[layer]` is (B, 2, P, D). `first_token_only` returns (B, 1, D)."""
+        """Run layers `first` to `last`; `prefixes[layer]` is (B, 2, P, D). `first_token_only` returns (B, 1, D).
+
+        Queries that `hidden` (B,) marks do not see their prefix: they pass as if there were none.
+        """
         last = self.config.layers if last is None else last
         prefixes = prefixes or {}
         biases: dict[int, Tensor | None] = {}  # by number of prefix rows
@@ -157,7 +161,7 @@ class Encoder(nn.Module):
             prefix = prefixes.get(number)
             rows = 0 if prefix is None else prefix.shape[2]
             if rows not in biases:
-                biases[rows] = self._bias(states, tokens.mask, rows)
+                biases[rows] = self._bias(states, tokens.mask, rows, hidden)
             only_first = first_token_only and number == self.config.layers
             bias = biases[rows]
             if only_first and bias is not None:
@@ -165,7 +169,7 @@ class Encoder(nn.Module):
             states = self.layers[number - 1](states, bias, prefix, dropout, only_first)
         return states
 
-    def _bias(self, states: Tensor, mask: Tensor | None, prefix_rows: int) -> Tensor | None:
+    def _bias(self, states: Tensor, mask: Tensor | None, prefix_rows: int, hidden: Tensor | None) -> Tensor | None:
         """What is added to attention scores: padding and relative positions; 0 for prefix columns, which have no position."""
         bias: Tensor | None = None
         if mask is not None:
@@ -175,8 +179,13 @@ class Encoder(nn.Module):
             buckets = relative_buckets(states.shape[1], self.config.relative_buckets, states.device)  # (T, T)
             relative = self.relative(buckets).permute(2, 0, 1)[None].to(states.dtype)  # (1, H, T, T)
             bias = relative if bias is None else relative + bias
+        if hidden is not None and bias is None:
+            bias = states.new_zeros(1, 1, 1, states.shape[1])
         if bias is not None and prefix_rows:
             bias = F.pad(bias, (prefix_rows, 0))
+            if hidden is not None:
+                bias = bias.expand(len(hidden), -1, -1, -1).clone()
+                bias[hidden, :, :, :prefix_rows] = -torch.inf
         return bias
 
 

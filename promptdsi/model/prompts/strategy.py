@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+NO_PROMPT = -1
+
 
 class Selection(NamedTuple):
     """What a strategy chose for a batch.
 
     `prefix` is (B, L, 2, P, D), or None for no prompt; `loss` pulls keys to queries (0 where keys do not learn so);
-    `ids` (B,) is the prompt each query chose and `similarity` (B,) how close its key was, where one was chosen.
+    `ids` (B,) is the prompt each query chose (NO_PROMPT where it goes without) and `similarity` (B,) how close its key was.
     """
 
     prefix: Tensor | None
@@ -34,7 +36,7 @@ class PromptStrategy(nn.Module, ABC):
 
     Keywords shared by all: `prompt_length` counts both sides (20 = 10 key rows + 10 value rows); `prompt_layers` are numbered
     from 1; `center` subtracts the mean selection vector of D0 before any cosine; `prompt_init` is `uniform` (−1, 1) or `small`
-    (normal, 0.02).
+    (normal, 0.02); `null_prompt` lets queries that look like D0's go without a prompt.
     """
 
     name: ClassVar[str]
@@ -49,6 +51,7 @@ class PromptStrategy(nn.Module, ABC):
         prompt_layers: tuple[int, ...] = (2,),
         prompt_init: str = "uniform",
         center: bool = False,
+        null_prompt: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -56,12 +59,16 @@ class PromptStrategy(nn.Module, ABC):
         self.prompt_layers = tuple(prompt_layers)
         self.prompt_init = prompt_init
         self.center = center
+        self.null_prompt = null_prompt
         self.seed = seed
         self.prompts = nn.ParameterList()  # blocks (m, L, 2, P, D)
         self.keys = nn.ParameterList()  # blocks (m, D)
         self.register_buffer("mean", None)  # (D,), the mean selection vector of D0
 
+        self.register_buffer("null", None)  # (D,), the key of no prompt at all
+
     mean: Tensor | None
+    null: Tensor | None
 
     def get_params(self) -> dict[str, Any]:
         """The constructor's keywords and their values, of this class and its bases."""
@@ -73,6 +80,8 @@ class PromptStrategy(nn.Module, ABC):
     def prepare(self, queries: Tensor, topics: Tensor | None = None) -> None:
         """Called once, while D0 is at hand: its queries' selection vectors (n, D) and the topic of each (n,), where wanted."""
         self.mean = queries.mean(0)
+        if self.null_prompt:
+            self.null = unit(self.centred(queries)).mean(0)
 
     @abstractmethod
     def begin_corpus(self, queries: Tensor) -> None:
@@ -81,6 +90,12 @@ class PromptStrategy(nn.Module, ABC):
     @abstractmethod
     def select(self, query: Tensor) -> Selection:
         """Choose a prefix for each selection vector (B, D). In training mode it may know the corpus; at test time never."""
+
+    def hidden(self, query: Tensor, selection: Selection) -> Tensor | None:
+        """Which queries (B,) look more like D0's than like any key, and keep the unprompted path; in search, never in training."""
+        if self.null is None or self.training or not self.chooses or selection.similarity is None:
+            return None
+        return cosine(self.centred(query), self.null[None])[:, 0] > selection.similarity
 
     # What a subclass uses -----------------------------------------------------------------------------------------------
 
