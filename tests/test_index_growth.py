@@ -109,7 +109,7 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     assert report.fast and report.unfindable == [] and index.snapshot.manifest.corpora[1].fast
     method = index.snapshot.method
     documents, d0 = method.document_vectors(corpora[1]), method.model_.rows.blocks[0].detach()
-    vectors = method.new_row_length * fitted_lengths(d0, documents) * documents
+    vectors = method.new_row_length * fitted_lengths(d0, documents, otherwise=method.row_length_) * documents
     np.testing.assert_allclose(method.model_.rows.blocks[1].detach(), vectors, rtol=1e-5, atol=1e-6)
     index.add(corpora[2])
     index.add(corpora[3], fast=True)

@@ -37,26 +37,26 @@ def test_a_rule_that_d0s_rows_follow_is_found_and_applied() -> None:
     mean, first = closeness(old, old)
     rows = (1.4 - 0.5 * mean + 0.2 * first)[:, None] * old
     mean, first = closeness(new, old)
-    assert torch.allclose(fitted_lengths(rows, 7 * new)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
+    assert torch.allclose(fitted_lengths(rows, 7 * new, otherwise=9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
 
 
 def test_rows_of_equal_length_give_new_ones_that_length() -> None:
-    assert torch.allclose(fitted_lengths(1.3 * directions(50, 0), directions(9, 1)), torch.tensor(1.3), atol=1e-5)
+    assert torch.allclose(fitted_lengths(1.3 * directions(50, 0), directions(9, 1), otherwise=9.0), torch.tensor(1.3), atol=1e-5)
 
 
 def test_purged_rows_take_no_part() -> None:
     old, new = directions(60, 0), directions(9, 1)
     rows = torch.cat([old, torch.zeros(20, 12)])
-    assert torch.allclose(fitted_lengths(rows, new), fitted_lengths(old, new))
+    assert torch.allclose(fitted_lengths(rows, new, otherwise=9.0), fitted_lengths(old, new, otherwise=9.0))
 
 
 def test_a_rule_of_few_rows_cannot_run_away() -> None:
     generator = torch.Generator().manual_seed(3)
     wild = directions(11, 0) * (0.01 + 100 * torch.rand(11, 1, generator=generator))
-    found, mean = fitted_lengths(wild, directions(200, 1)), wild.norm(dim=1).mean()
+    found, mean = fitted_lengths(wild, directions(200, 1), otherwise=9.0), wild.norm(dim=1).mean()
     assert bool((found >= 0.999 * SHORTEST * mean).all()) and bool((found <= 1.001 * LONGEST * mean).all())
-    few = wild[: 2 * NEIGHBOURS]
-    assert torch.allclose(fitted_lengths(few, directions(3, 1)), few.norm(dim=1).mean())
+    for few in (wild[: 2 * NEIGHBOURS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
+        assert torch.equal(fitted_lengths(few, directions(3, 1), otherwise=1.1), torch.full((3, 1), 1.1))
 
 
 def learned(care: Care, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
@@ -95,5 +95,5 @@ def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: 
     documents = method.document_vectors(corpora[1])
     rows = method.model_.rows.blocks[0].detach()
     method.add(corpora[1])
-    wanted = fitted_lengths(rows, documents)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    wanted = fitted_lengths(rows, documents, otherwise=method.row_length_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
     assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * wanted, rtol=1e-4)

@@ -112,9 +112,10 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
         systems = [system for system in systems if system.label in labels]
     if "chosen_by" in said:
         chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
-        if missing := [one.label for one in systems if one.dial and one.label not in chosen]:
+        here = [one for one in systems if any(_runs(one, setting) for setting in settings)]
+        if missing := [one.label for one in here if one.dial and one.label not in chosen]:
             raise DataError(f"{missing[0]!r} has no dial chosen yet; run and report {said['chosen_by']}.toml to the end first", path=path)
-        systems = [replace(one, values=(chosen[one.label],)) if one.dial else one for one in systems]
+        systems = [replace(one, values=(chosen[one.label],)) if one.dial else one for one in here]
     seeds, split = tuple(said.get("seeds", ())), said.get("split", "test")
     if split not in ("dev", "test"):
         raise DataError(f"asks split {split!r}, expected dev or test", path=path)
@@ -203,8 +204,13 @@ def split_preset(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     return preset, {option: value for option, value in params.items() if option != "preset"}
 
 
+def _runs(system: System, setting: Setting) -> bool:
+    """Whether a system runs in a setting: each may name the other."""
+    return (not setting.only or system.label in setting.only) and (not system.settings or setting.name in system.settings)
+
+
 def _points(system: System, setting: Setting, seeds: tuple[int, ...], split: str) -> list[Point]:
-    if (setting.only and system.label not in setting.only) or (system.settings and setting.name not in system.settings):
+    if not _runs(system, setting):
         return []
     found = []
     for value in system.values or (None,):

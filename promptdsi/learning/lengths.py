@@ -18,13 +18,13 @@ SHORTEST, LONGEST = 0.5, 2.0  # times the mean: a rule fitted on few rows may no
 
 
 @torch.no_grad()
-def fitted_lengths(rows: Tensor, new: Tensor) -> Tensor:
-    """The length a row (N, D) that lies like each new one (n, D) has: (n, 1)."""
+def fitted_lengths(rows: Tensor, new: Tensor, *, otherwise: float) -> Tensor:
+    """The length a row (N, D) that lies like each new one (n, D) has: (n, 1); `otherwise` where too few rows are left to tell."""
     rows = rows[rows.norm(dim=1) > 0]  # purged rows are zero
+    if len(rows) <= 2 * NEIGHBOURS:
+        return new.new_full((len(new), 1), otherwise)
     directions, lengths = unit(rows), rows.norm(dim=1)
-    mean: Tensor = lengths.mean()
-    if len(rows) <= 2 * NEIGHBOURS:  # too few to learn a rule from
-        return mean.expand(len(new), 1)
+    mean = lengths.mean()
     chosen = torch.linspace(0, len(rows) - 1, min(MOST_ROWS, len(rows)), device=rows.device).long()
     others = directions[chosen] @ directions.T  # (s, N)
     others[torch.arange(len(chosen)), chosen] = -torch.inf  # a row is not its own neighbour

@@ -110,7 +110,9 @@ class PromptDSI(DSIMethod):
         if how == "random" and not self.hold_row_length:
             return start
         rows = self.model_.rows.blocks[0].detach()  # D0's: later rows have lengths by rule, not by training
-        lengths: Tensor | float = self.row_length_ if self.row_lengths == "mean" else fitted_lengths(rows, start)
+        lengths: Tensor | float = (
+            self.row_length_ if self.row_lengths == "mean" else fitted_lengths(rows, start, otherwise=self.row_length_)
+        )
         return self.new_row_length * lengths * unit(start)
 
     def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
