@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pages import write_or_check
+
 ROOT = Path(__file__).resolve().parent.parent
 CLI_PAGE = ROOT / "docs" / "cli.md"
 HEAD = """# Commands
@@ -39,13 +41,7 @@ def cli_page() -> str:
 
 
 def main() -> int:
-    page = cli_page()
-    if "--check" in sys.argv[1:]:
-        stale = not CLI_PAGE.is_file() or CLI_PAGE.read_text("utf-8") != page
-        print("docs/cli.md is stale; run make docs" if stale else "the generated docs are up to date")
-        return int(stale)
-    CLI_PAGE.write_text(page, "utf-8")
-    return 0
+    return write_or_check(CLI_PAGE, cli_page(), check="--check" in sys.argv[1:])
 
 
 if __name__ == "__main__":

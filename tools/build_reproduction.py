@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import claims
 from claims import FAILS, HOLDS, NOT_RUN, NOT_SHOWN, VERIFIED, Claim
+from pages import write_or_check
 
 from promptdsi.experiments.cells import Results
 from promptdsi.experiments.expectations import D0, KEPT, NEW
@@ -233,13 +234,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results", help="the folder that holds cells/")
     parser.add_argument("--check", action="store_true", help="fail if the page is stale")
     asked = parser.parse_args()
-    text = page(Results(asked.results))
-    if asked.check:
-        stale = not PAGE.is_file() or PAGE.read_text("utf-8") != text
-        print("docs/REPRODUCTION.md is stale; run make docs" if stale else "docs/REPRODUCTION.md is up to date")
-        return int(stale)
-    PAGE.write_text(text, "utf-8")
-    return 0
+    return write_or_check(PAGE, page(Results(asked.results)), check=asked.check)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,8 @@ def run(
         raise UsageError(f"no system {unknown[0]!r}; there are {', '.join(sorted({cell.label for cell in found.values()}))}")
     runner = Runner(Results(results, work), offline=offline, progress=silent if quiet else shown, say=lambda line: say(line, quiet=quiet))
     ends = None if hours is None else time.monotonic() + 3600 * hours
-    if not found:  # an experiment about the data alone
-        for setting in (setting for one in read for setting in one.settings):
-            runner.d0(setting.d0)
+    for setting in (setting for one in read if not one.cells for setting in one.settings):
+        runner.d0(setting.d0)  # an experiment about the data alone: no cell will ask for it
     written = runner.run(cells, fresh=fresh, until=ends)
     if json:
         print_json({"written": [path.name for path in written], "cells": len(cells)})

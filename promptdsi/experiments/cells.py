@@ -20,7 +20,6 @@ from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 
 FORMAT = 1
-Ranks = dict[str, dict[str, list[list[Any]]]]  # split → step → corpus → query → rank, or [[rank, gain], …]
 
 
 @dataclass(frozen=True)

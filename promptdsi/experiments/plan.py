@@ -22,8 +22,6 @@ EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", 
 SCALE_KEYS = {"run", "setting", "sweep"}
 SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
 SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
-
-
 OF_D0 = {one.name for one in dataclasses.fields(DSIMethod)}  # options that say how D0 is learned: a setting's, not a system's
 
 
@@ -102,20 +100,11 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
     settings = tuple(_setting(path, scales, where) for where in scales.get("run", {}).get(name, ()))
     if not settings:
         raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.get('run', {})) or 'nothing'}")
-    listed = read_toml(path.parent / f"{said['systems_of']}.toml") if "systems_of" in said else said
-    systems = [_system(path, one) for one in listed.get("system", ())]
-    for label, values in scales.get("sweep", {}).get(name, {}).items():  # another backbone may have more layers to try
-        systems = [replace(one, values=tuple(values)) if one.label == label else one for one in systems]
-    if labels := said.get("labels"):
-        if missing := sorted(set(labels) - {system.label for system in systems}):
-            raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
-        systems = [system for system in systems if system.label in labels]
+    systems = _systems(path, said, scales.get("sweep", {}).get(name, {}))
     if "chosen_by" in said:
         chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
         here = [one for one in systems if any(_runs(one, setting) for setting in settings)]
-        if missing := [one.label for one in here if one.dial and one.label not in chosen]:
-            raise DataError(f"{missing[0]!r} has no dial chosen yet; run and report {said['chosen_by']}.toml to the end first", path=path)
-        systems = [replace(one, values=(chosen[one.label],)) if one.dial else one for one in here]
+        systems = _at_chosen_dials(path, said["chosen_by"], here, chosen)
     seeds, split = tuple(said.get("seeds", ())), said.get("split", "test")
     if split not in ("dev", "test"):
         raise DataError(f"asks split {split!r}, expected dev or test", path=path)
@@ -131,6 +120,24 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
         points,
         split,
     )
+
+
+def _systems(path: Path, said: dict[str, Any], sweeps: dict[str, list[Any]]) -> list[System]:
+    """The systems an experiment lists, or takes from another; a scale may give them other sweeps."""
+    listed = read_toml(path.parent / f"{said['systems_of']}.toml") if "systems_of" in said else said
+    systems = [_system(path, one) for one in listed.get("system", ())]
+    systems = [replace(one, values=tuple(sweeps[one.label])) if one.label in sweeps else one for one in systems]
+    labels = said.get("labels", [system.label for system in systems])
+    if missing := sorted(set(labels) - {system.label for system in systems}):
+        raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
+    return [system for system in systems if system.label in labels]
+
+
+def _at_chosen_dials(path: Path, chooser: str, systems: list[System], chosen: dict[str, Any]) -> list[System]:
+    """Systems with their dial at the chosen value. One without a choice is an error: its whole sweep would be asked test queries."""
+    if missing := [one.label for one in systems if one.dial and one.label not in chosen]:
+        raise DataError(f"{missing[0]!r} has no dial chosen yet; run and report {chooser}.toml to the end first", path=path)
+    return [replace(one, values=(chosen[one.label],)) if one.dial else one for one in systems]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from promptdsi.files import atomic_write, sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.method import Method
+from promptdsi.methods.method import Method, keywords_of
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
 from promptdsi.progress import Progress, silent
@@ -63,10 +63,9 @@ class Runner:
         """Run one cell: everything the reports need, and nothing of the data but ranks."""
         stream = self.stream(cell.d0.stream, cell.split)
         kind: Any = methods()[cell.method]
-        params = {name: tuple(value) if isinstance(value, list) else value for name, value in cell.params.items()}
         known = {"seed": cell.seed, "offline": self.offline}
         has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
-        method: Method = kind(**params, **{name: value for name, value in known.items() if name in has})
+        method: Method = kind(**keywords_of(cell.params), **{name: value for name, value in known.items() if name in has})
         protocol = Protocol(stream, cell.split, self.progress, self._vectors.setdefault(cell.d0.key, {}))
         said: dict[str, Any] = {"d0_sha256": None}
         started = time.perf_counter()
@@ -85,10 +84,8 @@ class Runner:
         return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
 
     def stream(self, spec: dict[str, Any], split: str) -> Stream:
-        """The stream a setting describes, with the judgements of a split and of train; the file of the other is not opened.
-
-        Held-out documents, which no figure is about, have their dev queries in any case: settings are searched with them.
-        """
+        """The stream a setting describes. The judgements of test are opened only for a cell that is asked test queries; those of
+        dev always, because settings are searched with them."""
         name = digest([spec, split])
         if name not in self._streams:
             folder = self.results.work / "streams" / digest(spec)
@@ -113,8 +110,7 @@ class Runner:
             return found, checksum(folder)
         self.say(f"learning D0 ({d0.file})")
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not asked test queries
-        params: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in d0.params.items()}
-        method = RowsOnly(**params, offline=self.offline)
+        method = RowsOnly(**keywords_of(d0.params), offline=self.offline)
         started = time.perf_counter()
         method.fit(stream.corpora[0], checkpoint=self.results.work / f"{d0.file}.training", progress=self.progress)
         seconds = time.perf_counter() - started

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.examples import Asked
-from promptdsi.methods.memory import Remembering
-from promptdsi.methods.sequential import Sequential
+from promptdsi.methods.multi import Multi
 
 
 @dataclass(kw_only=True)
-class Joint(Remembering, Sequential):
-    """Remembers every query. `add` is meant to be given D1 … DT as one corpus."""
+class Joint(Multi):
+    """Multi that remembers the queries of D0 too."""
 
     name: ClassVar[str] = "joint"
-    rehearsal_free: ClassVar[bool] = False
-    at_once: ClassVar[bool] = True
 
     def prepare(self, corpus: Corpus) -> None:
         self.memory_ = self.asked(corpus)
-
-    def rehearsed(self) -> Sequence[Asked]:
-        return self.memory_
-
-    def remember(self, corpus: Corpus, asked: Sequence[Asked]) -> None:
-        self.keep(asked)

@@ -20,7 +20,7 @@ class Remembering(DSIMethod):
 
     def keep(self, asked: Sequence[Asked]) -> None:
         # A new list each time: whoever holds the earlier one (a copy made before a failed `add`) keeps it as it was.
-        self.memory_ = [*getattr(self, "memory_", []), *asked]
+        self.memory_ = [*self.memory_, *asked]
 
     def extra_bytes(self) -> int:
         return super().extra_bytes() + sum(len(one.text.encode("utf-8")) + len(one.docid.encode("utf-8")) for one in self.memory_)

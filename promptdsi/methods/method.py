@@ -72,6 +72,11 @@ class Method(ABC):
         """Read what `save` wrote."""
 
 
+def keywords_of(params: dict[str, Any]) -> dict[str, Any]:
+    """Keywords as a constructor takes them, from JSON or TOML, which know lists but no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
+
+
 def check_k(k: int) -> int:
     if k < 1:
         raise UsageError(f"k={k}: at least one result must be asked for")

@@ -35,7 +35,7 @@ class OldQueries(NamedTuple):
 
 @dataclass(kw_only=True)
 class Rehearsal(Remembering, RowsOnly):
-    """Each step also draws `rehearsed` old queries, at `rehearsal_weight`: real ones where `best` has stand-ins."""
+    """Each step also draws `rehearsed` old queries, at `rehearsal_weight`: real ones, where others may only have stand-ins."""
 
     name: ClassVar[str] = "rehearsal"
     rehearsal_free: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from torch import Tensor
 from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
+from promptdsi.methods.method import keywords_of
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.encoder import EncoderConfig
 from promptdsi.model.tokens import Tokenizer
@@ -46,8 +47,7 @@ class Learned(NamedTuple):
 
 def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind:
     """A method as it was: frozen, ready to search and to learn the next corpus."""
-    keywords: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
-    method = kind(**keywords)
+    method = kind(**keywords_of(params))
     encoder = encoder_from(learned.config, learned.encoder)
     tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
     method.start(Backbone(method.backbone, encoder, tokenizer, learned.facts.get("pooling", "mean")))
