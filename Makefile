@@ -59,6 +59,7 @@ bench: .venv/dev
 	$(BIN)/python tools/bench_reading.py
 	$(BIN)/python tools/bench_training.py
 	$(BIN)/python tools/bench_opening.py
+	$(BIN)/python tools/bench_serving.py
 
 # Hours the first time; what is there is not run again. Dials are chosen first, then asked test queries once.
 EXPERIMENTS := $(addprefix experiments/,datasets.toml main.toml curves.toml passes.toml utilisation.toml topics.toml layers.toml \
@@ -76,6 +77,7 @@ results: .venv/dev
 soak: .venv/dev
 	$(BIN)/python tools/soak_readers.py
 	$(BIN)/python tools/soak_kills.py
+	$(BIN)/python tools/soak_serving.py
 
 clean:
 	rm -rf .venv build dist promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

@@ -22,6 +22,7 @@ from promptdsi.cli.learn import add, create, tune
 from promptdsi.cli.queries import queries
 from promptdsi.cli.remove import delete, purge, rollback, undelete
 from promptdsi.cli.search import get, search
+from promptdsi.cli.serve import mcp, serve
 from promptdsi.errors import PromptDSIError, UsageError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -43,6 +44,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "log": log,
     "verify": verify,
     "export": export,
+    "serve": serve,
+    "mcp": mcp,
 }
 BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

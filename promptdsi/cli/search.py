@@ -130,3 +130,5 @@ def _reasons(hit: Hit) -> Iterator[str]:
         yield f"nearest kept query ({why.query_similarity:.3f}): {why.query}"
     if why.newer:
         yield f"newer documents before it: {', '.join(why.newer)}"
+    if why.neighbours:
+        yield f"nearest documents: {', '.join(f'{one.docid} ({one.similarity:.3f})' for one in why.neighbours[:3])}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import UsageError
+from promptdsi.index.neighbours import Neighbour, neighbours, row_of
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.methods.method import check_k
 from promptdsi.model.dsi import Encoded
@@ -27,7 +28,8 @@ class Why(NamedTuple):
 
     `prompt` is the number of the prompt the query chose and `similarity` its key's cosine (`topic`: the words of that
     prompt's topic); `rank_without` and `score_without` are the document's without any prompt; `query` is the kept query of
-    this document nearest to the one asked; `newer` lists documents of later generations that stand before it.
+    this document nearest to the one asked; `newer` lists documents of later generations that stand before it; `neighbours`
+    are the documents with the nearest rows.
     """
 
     prompt: int | None
@@ -38,6 +40,10 @@ class Why(NamedTuple):
     query: str | None
     query_similarity: float | None
     newer: list[str]
+    neighbours: list[Neighbour]
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict() | {"neighbours": [one._asdict() for one in self.neighbours]}
 
 
 class Hit(NamedTuple):
@@ -55,28 +61,42 @@ class Hit(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         said = self._asdict()
         why = said.pop("why")
-        return said | ({"why": why._asdict()} if why else {})
+        return said | ({"why": why.to_json()} if why else {})
+
+
+class Wanted(NamedTuple):
+    """One query and what is to be found for it."""
+
+    query: str
+    k: int = 10
+    explain: bool = False
 
 
 def search(snapshot: Snapshot, queries: Sequence[str], *, k: int, explain: bool = False) -> list[list[Hit]]:
     """The k best documents of each query, ties by docid."""
     check_k(k)
-    for query in queries:
+    return answer(snapshot, [Wanted(query, k, explain) for query in queries])
+
+
+def answer(snapshot: Snapshot, wanted: Sequence[Wanted]) -> list[list[Hit]]:
+    """The best documents of each query; all are encoded and scored together, whatever each asks for."""
+    for query, k, _ in wanted:
+        check_k(k)
         if not isinstance(query, str) or not query.strip():
             raise UsageError("a query is empty: give a few words to look for")
         try:
             query.encode("utf-8")
         except UnicodeEncodeError:
             raise UsageError(f"the query {query[:50]!a} is not UTF-8") from None
-    if not queries:
+    if not wanted:
         return []
     method = snapshot.method
-    vectors = method.encode(queries)
-    found = method.model_.rows.top(vectors, k)
+    vectors = method.encode([one.query for one in wanted])
+    found = method.model_.rows.top(vectors, max(one.k for one in wanted))
     answers = []
-    for query, vector, rows, scores in zip(queries, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
-        hits = [_hit(snapshot, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
-        answers.append(_explained(snapshot, query, vector, rows, hits) if explain else hits)
+    for (query, k, explain), vector, rows, scores in zip(wanted, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
+        hits = [_hit(snapshot, query, rank, *pair) for rank, pair in enumerate(zip(rows[:k], scores[:k], strict=True), 1)]
+        answers.append(_explained(snapshot, query, vector, rows[:k], hits) if explain else hits)
     return answers
 
 
@@ -102,20 +122,15 @@ def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], 
     table = method.model_.rows
     targets = torch.tensor(rows, device=plain.device)
     ranks = table.ranks(plain.expand(len(rows), -1), targets).tolist()
-    scores = [float(plain[0] @ _row(snapshot, row)) for row in rows]
+    scores = [float(plain[0] @ row_of(snapshot, row)) for row in rows]
+    alike = neighbours(snapshot, rows)
     explained = []
     for place, (hit, row) in enumerate(zip(hits, rows, strict=True)):
         nearest = _nearest(snapshot, row, hit.docid, vector)
         newer = [other.docid for other in hits[:place] if other.since > hit.since]
         similarity = float(close[0]) if close is not None else None
-        explained.append(hit._replace(why=Why(prompt, similarity, topic, ranks[place], scores[place], *nearest, newer)))
+        explained.append(hit._replace(why=Why(prompt, similarity, topic, ranks[place], scores[place], *nearest, newer, alike[place])))
     return explained
-
-
-def _row(snapshot: Snapshot, row: int) -> Tensor:
-    place = snapshot.place(row)
-    block: Tensor = snapshot.method.model_.rows.blocks[place.number]
-    return block[place.place]
 
 
 def _nearest(snapshot: Snapshot, row: int, docid: str, vector: Tensor) -> tuple[str | None, float | None]:

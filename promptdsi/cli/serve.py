@@ -1,0 +1,61 @@
+"""`promptdsi serve` and `mcp`: an index for browsers, programs and assistants."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from promptdsi.cli.console import Device, Quiet, Threads, say, use_threads
+from promptdsi.cli.learn import IndexPath
+from promptdsi.errors import PromptDSIError
+
+SECONDS_TO_DRAIN = 7  # for requests; what runs beside them gets the rest of the ten seconds that are promised
+
+
+def serve(
+    index: IndexPath,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; any but this machine's own needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    allow_write: Annotated[bool, typer.Option("--allow-write", help="Let holders of the write token add and delete.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with lines `read TOKEN` and `write TOKEN`.", metavar="FILE")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option("--allow-host", help="A further host name to answer to, as behind a proxy.", metavar="NAME")
+    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve the page and the JSON API. Ctrl-C or SIGTERM ends it; what is being answered is answered first."""
+    # A thread that waits must not burn a core that somebody else needs: set before anything loads OpenMP.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from promptdsi.index.store import Store
+    from promptdsi.serving.app import LOCAL, create_app
+    from promptdsi.serving.running import run
+    from promptdsi.serving.tokens import LOOPBACK, access_for
+
+    Store(index).current()  # one sentence now if there is no index
+    access = access_for(host, allow_write=allow_write, token_file=token_file)
+    own = frozenset({host.lower(), *(name.lower() for name in allow_host or ())})
+    use_threads(threads)
+    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host.strip("[]")) else None, device=device)
+
+    def listening(url: str) -> None:
+        made_up = access.write if allow_write and token_file is None else None
+        say(f"{index} on {url}/" + (f"#token={made_up}" if made_up else "") + "   (Ctrl-C ends it)", quiet=quiet)
+
+    run(app, host, port, seconds=SECONDS_TO_DRAIN, listening=listening)
+
+
+def mcp(index: IndexPath, device: Device = "auto", threads: Threads = None) -> None:
+    """Serve search and get over standard input and output, as an MCP server; read only."""
+    use_threads(threads)
+    try:
+        from promptdsi.serving.assistant import create_server
+    except ImportError as error:
+        raise PromptDSIError(f"promptdsi mcp needs {error.name}: pip install 'promptdsi[mcp]'") from None
+    create_server(index, device=device).run()

@@ -1,0 +1,127 @@
+"""Requests that arrive together are answered together: one pass through the encoder, one over the rows.
+
+Nobody waits for company: whatever has arrived while the last batch was computed is the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from promptdsi.index.hits import Hit, Wanted, answer
+from promptdsi.index.snapshot import Snapshot
+from promptdsi.serving.errors import APIError, overloaded
+
+TOGETHER = 256  # of work in one batch; a query is one, its explanation as much as some more
+EXPLAINED = 16
+WAITING = 1024  # queries that may wait
+PATIENCE = 30.0  # seconds a request waits for its answer
+Answers = list[list[Hit]]
+
+
+class Piece(NamedTuple):
+    """As many queries of one request as are answered at once."""
+
+    snapshot: Snapshot
+    wanted: Sequence[Wanted]
+    answers: asyncio.Future[Answers]
+
+
+class Batcher:
+    """One thread computes, because the encoder uses the cores by itself; requests stand in a bounded queue.
+
+    A large request is cut into pieces and stands in the queue with one at a time, so that small ones pass between them.
+    """
+
+    def __init__(self, *, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
+        self.together, self.waiting, self.patience = together, waiting, patience
+        self.depth = 0  # queries that wait or are being answered
+        self.observe: Callable[[int], None] = lambda size: None  # is told the size of every batch
+        self._queue: deque[Piece] = deque()
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
+
+    async def ask(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
+        """The answers to a request's queries; refused at once where too many wait already."""
+        if self.depth and self.depth + len(wanted) > self.waiting:
+            raise overloaded("too many queries are waiting")
+        self.depth += len(wanted)
+        answers: Answers = []
+        try:
+            async with asyncio.timeout(self.patience):
+                while len(answers) < len(wanted):
+                    piece = Piece(snapshot, wanted[len(answers) :][: self._share(wanted)], asyncio.get_running_loop().create_future())
+                    self._queue.append(piece)
+                    self._arrived.set()
+                    answers += await piece.answers
+        except TimeoutError:
+            raise APIError(503, "timeout", "the search took too long", "try again, or ask for less at once") from None
+        finally:
+            self.depth -= len(wanted)
+        return answers
+
+    def _share(self, wanted: Sequence[Wanted]) -> int:
+        """How many queries of a request are one piece."""
+        return max(1, self.together // max(work(one) for one in wanted))
+
+    async def run(self) -> None:
+        """Answer for as long as the server lives."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._arrived.wait()
+            batch = self._next()
+            if batch:
+                self.observe(sum(len(piece.wanted) for piece in batch))
+                settle(batch, await loop.run_in_executor(self._thread, answered, batch))
+
+    def _next(self) -> list[Piece]:
+        """What stands first in the queue and asks the same generation; pieces whose client has gone are dropped."""
+        batch: list[Piece] = []
+        size = 0
+        while self._queue:
+            first = self._queue[0]
+            if first.answers.done():
+                self._queue.popleft()
+                continue
+            size += sum(work(one) for one in first.wanted)
+            if batch and (first.snapshot is not batch[0].snapshot or size > self.together):
+                break
+            batch.append(self._queue.popleft())
+        if not self._queue:
+            self._arrived.clear()
+        return batch
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def work(wanted: Wanted) -> int:
+    return EXPLAINED if wanted.explain else 1
+
+
+def answered(batch: Sequence[Piece]) -> list[Answers | Exception]:
+    """The answers of each piece. If the batch fails, each is tried alone, so that one cannot spoil the others."""
+    try:
+        found = answer(batch[0].snapshot, [one for piece in batch for one in piece.wanted])
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [answered([piece])[0] for piece in batch]
+    given: list[Answers | Exception] = []
+    for piece in batch:
+        given.append(found[: len(piece.wanted)])
+        found = found[len(piece.wanted) :]
+    return given
+
+
+def settle(batch: Sequence[Piece], given: Sequence[Answers | Exception]) -> None:
+    for piece, result in zip(batch, given, strict=True):
+        if piece.answers.done():
+            continue  # the client has gone meanwhile
+        if isinstance(result, Exception):
+            piece.answers.set_exception(result)
+        else:
+            piece.answers.set_result(result)

@@ -1,0 +1,63 @@
+"""Errors as a client sees them: a status, a code, one sentence, perhaps a hint; never a path, a trace or a token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.index.lock import Busy
+
+RETRY = {"Retry-After": "1"}
+CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+class APIError(Exception):
+    """What is answered instead of a result."""
+
+    def __init__(self, status: int, code: str, message: str, hint: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint, self.headers = status, code, message, hint, dict(headers or {})
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message, "hint": self.hint, "request_id": request_id}}
+
+
+def overloaded(message: str) -> APIError:
+    return APIError(429, "overloaded", message, "try again in a second", RETRY)
+
+
+def too_large(limit: int) -> APIError:
+    return APIError(413, "too_large", f"the body is larger than {limit:,} bytes", "send the documents in several requests")
+
+
+def described(error: Exception, folder: Path) -> APIError:
+    """An error of the index in the words of the API. What nobody foresaw is only said to have happened: the log has the rest."""
+    if isinstance(error, APIError):
+        return error
+    if isinstance(error, Busy):
+        return APIError(409, "busy", "another writer is at work on this index", "try again when it has ended", RETRY)
+    if isinstance(error, DataError):
+        return APIError(409, "data", without_path(error.problem, folder))
+    if isinstance(error, UsageError):
+        return APIError(400, "usage", without_path(str(error), folder))
+    if isinstance(error, PromptDSIError):
+        return APIError(409, "refused", without_path(str(error), folder))
+    if isinstance(error, OSError):
+        return APIError(507, "storage", f"the index could not be written: {error.strerror or 'an input or output error'}")
+    return APIError(500, "internal", "something went wrong inside the server", "its log has more under this request id")
+
+
+def without_path(message: str, folder: Path) -> str:
+    """A sentence that names no place of this machine.
+
+    Examples
+    --------
+    >>> without_path("/srv/data/notes: this index is damaged; run `promptdsi verify /srv/data/notes`", Path("/srv/data/notes"))
+    'this index is damaged; run `promptdsi verify notes`'
+    """
+    for whole in sorted({str(folder), str(folder.absolute()), str(folder.resolve())}, key=len, reverse=True):
+        message = re.sub(rf"^{re.escape(whole)}[^:\s]*: ", "", message).replace(whole, folder.name)
+    return CONTROL.sub(" ", message)

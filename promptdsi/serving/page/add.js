@@ -1,0 +1,203 @@
+// Adding documents: read files here, send them as JSON lines, follow the job, show its report.
+import {call} from "./api.js";
+import {documentLink} from "./document.js";
+import {$, announce, count, duration, empty, errorBox, fact, h, number, percent, prose} from "./dom.js";
+import {index, refreshIndex} from "./state.js";
+
+const POLL_MS = 400;
+const TEXT = /\.(txt|text|md|markdown)$/i;
+const LINES = /\.(jsonl|ndjson)$/i;
+
+let ready = null; // {lines, documents}: what would be sent
+let following = false; // a job's progress is on the page
+let built = null; // for which answer of "writable" the view was built
+const chosen = h("p", {role: "status"});
+const outcome = h("div", {class: "outcome"});
+const files = h("input", {type: "file", multiple: true, accept: ".jsonl,.ndjson,.txt,.text,.md,.markdown", "data-testid": "files",
+  onchange: () => prepare([...files.files])});
+const name = h("input", {id: "corpus-name", type: "text", autocomplete: "off", spellcheck: "false", required: true});
+const fast = h("input", {type: "checkbox"});
+const update = h("input", {type: "checkbox"});
+const start = h("button", {type: "submit", class: "main", disabled: true, "data-testid": "start-add"}, "Add documents");
+
+export function showAdd() {
+  if (!index || built === index.writable) return;
+  built = index.writable;
+  if (!index.writable) {
+    $("#add-body").replaceChildren(empty("This server only reads.",
+      h("p", {class: "soft"}, prose("Start it with `promptdsi serve INDEX --allow-write` to add and delete documents here, " +
+        "or add them with `promptdsi add INDEX CORPUS`; this page notices."))));
+    return;
+  }
+  const drop = h("label", {class: "drop", ondragover: drag, ondragleave: drag, ondrop: drag}, files,
+    h("span", {class: "lead"}, "Drop files here, or choose them"),
+    h("span", {class: "soft"}, "One .jsonl with a document per line, or several text or Markdown files."));
+  $("#add-body").replaceChildren(
+    h("form", {class: "add", onsubmit: (event) => { event.preventDefault(); send(); }}, drop, chosen,
+      h("div", {class: "field"}, h("label", {for: name.id}, "Name of the corpus"), name),
+      option(fast, "Without training now (fast)", "Searchable at once; `promptdsi tune INDEX` trains the rows later."),
+      option(update, "Replace documents that changed", "Otherwise a known docid with other content is refused."),
+      start),
+    outcome);
+}
+
+const option = (box, label, help) => h("label", {class: "option"}, box,
+  h("span", {}, label, h("span", {class: "soft small"}, prose(help))));
+
+function drag(event) {
+  event.preventDefault(); // or the browser opens the file
+  event.currentTarget.classList.toggle("over", event.type === "dragover");
+  if (event.type === "drop") prepare([...event.dataTransfer.files]);
+}
+
+async function prepare(list) {
+  setReady(null);
+  if (!following) outcome.replaceChildren();
+  if (list.length === 0) return;
+  try {
+    setReady(await read(list));
+    name.value = freeName(list[0].name.replace(/\.[^.]*$/, "") || "documents");
+    chosen.replaceChildren(h("b", {}, count(ready.documents, "document")),
+      ` in ${list.length === 1 ? list[0].name : count(list.length, "file")}`);
+  } catch (error) {
+    outcome.replaceChildren(errorBox(error));
+  }
+}
+
+function setReady(what) {
+  ready = what;
+  start.disabled = !ready || following;
+  if (!ready) chosen.replaceChildren();
+}
+
+function setFollowing(now) {
+  following = now;
+  start.disabled = !ready || following;
+  $("[data-tab=add]").classList.toggle("busy", following);
+}
+
+async function read(list) {
+  const jsonl = list.filter((file) => LINES.test(file.name));
+  const other = list.find((file) => !LINES.test(file.name) && !TEXT.test(file.name));
+  if (other) throw problem(`${other.name} is neither .jsonl nor text`, "Files end in .jsonl, .txt or .md.");
+  if (jsonl.length > 0 && list.length > 1) throw problem("One .jsonl at a time, and no other files with it", null);
+  const total = list.reduce((sum, file) => sum + file.size, 0);
+  checkSize(total); // before a huge file is read into memory
+  const texts = await Promise.all(list.map(decode));
+  const lines = jsonl.length > 0 ? texts[0] : texts.map((text, i) => JSON.stringify(documentOf(list[i].name, text))).join("\n");
+  checkSize(new Blob([lines]).size); // JSON's escapes have added some
+  const documents = lines.split("\n").filter((line) => line.trim()).length;
+  if (documents === 0) throw problem("There is no document in it", null);
+  return {lines, documents};
+}
+
+async function decode(file) {
+  try {
+    return new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
+  } catch {
+    throw problem(`${file.name} is not UTF-8 text`, null);
+  }
+}
+
+const documentOf = (docid, text) => ({_id: docid, title: text.match(/^#{1,6}[ \t]+(.+)$/m)?.[1].trim() ?? "", text});
+const problem = (message, hint) => Object.assign(new Error(message), {hint});
+
+function checkSize(bytes) {
+  const mib = (size) => `${(size / 2 ** 20).toFixed(1)} MiB`;
+  if (bytes > index.limits.body) {
+    throw problem(`That is ${mib(bytes)}, and the server takes ${mib(index.limits.body)} at a time`,
+      "Add it in parts, or use `promptdsi add INDEX CORPUS`, which has no such limit.");
+  }
+}
+
+/** Names of corpora are unique in an index. */
+function freeName(wanted) {
+  const taken = new Set(index.corpora.map((corpus) => corpus.name));
+  let free = wanted;
+  for (let i = 2; taken.has(free); i++) free = `${wanted}-${i}`;
+  return free;
+}
+
+async function send() {
+  const sent = ready;
+  const options = new URLSearchParams({name: name.value.trim(), fast: fast.checked, update: update.checked});
+  outcome.replaceChildren();
+  start.disabled = true;
+  try {
+    const done = await follow(await call("POST", `api/documents?${options}`, {lines: sent.lines}));
+    if (!done || ready !== sent) return; // kept to try again, for example with another option ticked
+    files.value = name.value = "";
+    setReady(null);
+  } catch (error) {
+    outcome.replaceChildren(errorBox(error));
+    start.disabled = !ready;
+  }
+}
+
+/** After a reload: is a job under way? */
+export async function resumeJob() {
+  const {jobs} = await call("GET", "api/jobs");
+  const job = jobs.find(({state}) => state === "running") ?? jobs.find(({state}) => state === "waiting");
+  if (job) await follow(job);
+}
+
+/** Show a job's progress until it ends; true if its documents are in the index. */
+async function follow(job) {
+  setFollowing(true);
+  announce(`Adding ${count(job.documents, "document")}.`);
+  try {
+    while (job.state === "waiting" || job.state === "running") {
+      showProgress(job);
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+      job = await call("GET", `api/jobs/${encodeURIComponent(job.id)}`).catch((error) => {
+        if (error.code === "unreachable") return job; // the job may well go on without us
+        throw error;
+      });
+    }
+  } finally {
+    setFollowing(false);
+  }
+  if (job.state === "failed") {
+    outcome.replaceChildren(errorBox(job.error));
+    return false;
+  }
+  outcome.replaceChildren(reportOf(job.report));
+  announce(`Added. The index is at generation ${job.report.generation}.`);
+  await refreshIndex();
+  return true;
+}
+
+function showProgress({corpus, stage, done, total, unit, seconds, state}) {
+  // Kept from call to call: a new bar each time would neither glide nor be followed by screen readers.
+  const card = $("[data-testid=progress]", outcome) ?? h("div", {class: "card", "data-testid": "progress"},
+    h("p", {class: "line"}, h("b", {}, corpus), h("span", {class: "stage"}), h("span", {class: "figure soft"})),
+    h("div", {class: "progress", role: "progressbar", "aria-label": `Adding ${corpus}`, "aria-valuemin": 0, "aria-valuemax": 100},
+      h("span")));
+  const known = total > 0 && done !== null;
+  const bar = $(".progress", card);
+  bar.classList.toggle("unknown", !known);
+  bar.firstChild.style.width = known ? `${100 * done / total}%` : "";
+  if (known) bar.setAttribute("aria-valuenow", Math.round(100 * done / total));
+  else bar.removeAttribute("aria-valuenow");
+  $(".stage", card).textContent = state === "waiting" ? "waiting for its turn" : stage ?? "at work";
+  const amount = known ? `${number(done)} of ${number(total)} ${unit ?? ""} · ` : "";
+  $(".figure", card).textContent = amount + duration(seconds);
+  if (!card.isConnected) outcome.replaceChildren(card);
+}
+
+function reportOf(report) {
+  return h("div", {class: "card", "data-testid": "report"},
+    h("p", {class: "lead"}, `${report.corpus} is in the index`),
+    h("dl", {class: "facts"},
+      fact("Generation", report.generation),
+      fact("Documents added", report.added,
+        report.updated > 0 && `, ${report.updated} replaced`, report.unchanged > 0 && `, ${report.unchanged} unchanged`),
+      fact("Time", duration(report.seconds)),
+      fact("Dev Hits@10", report.dev_hits10 !== null &&
+        `${percent(report.dev_hits10)} of ${count(report.dev_queries, "query", "queries")}`),
+      fact("Drift", report.drift && `Hits@10 on earlier probes ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
+      fact("Cut", report.cut > 0 && `${count(report.cut, "document")} longer than the model reads`),
+      fact("Not findable", report.unfindable.length === 0 ? "None: each document is found by one of its own queries."
+        : h("ul", {class: "neighbours"}, report.unfindable.map((docid) => h("li", {}, documentLink({docid})))))),
+    report.fast && h("p", {class: "soft"}, prose("The rows are not trained yet; `promptdsi tune INDEX` does that.")));
+}

@@ -1,0 +1,50 @@
+// One whole document in a dialog; opened from a hit, a neighbour or a point of the map.
+import {call} from "./api.js";
+import {$, errorBox, fact, h, loading, nameOf} from "./dom.js";
+import {index, state} from "./state.js";
+
+let wanted = 0; // a slow answer must not replace the document asked for after it
+
+export async function openDocument(docid) {
+  const mine = ++wanted;
+  const dialog = $("#document");
+  const fill = (title, ...content) => dialog.replaceChildren(
+    h("header", {}, h("h2", {id: "document-title"}, title),
+      h("button", {type: "button", class: "quiet", "aria-label": "Close", onclick: () => dialog.close()}, "×")),
+    ...content);
+
+  fill(docid, loading("Fetching the document …"));
+  if (!dialog.open) dialog.showModal();
+  try {
+    const at = state.at ? `?at=${state.at}` : "";
+    const found = await call("GET", `api/documents/${encodeURIComponent(docid)}${at}`);
+    if (mine !== wanted) return;
+    fill(nameOf(found),
+      h("p", {class: "meta"}, h("span", {class: "docid"}, found.docid), badge(found)),
+      h("div", {class: "text"},
+        found.text || h("p", {class: "soft"}, index?.store === "text"
+          ? "This document has no text." : "This index keeps no text of its documents.")),
+      metadata(found.metadata));
+    $("button", dialog).focus();
+  } catch (error) {
+    if (mine === wanted) fill(docid, errorBox(error, () => openDocument(docid)));
+  }
+}
+
+/** The corpus a document came with, and since which generation it is there. */
+export const badge = ({corpus, since}) =>
+  h("span", {class: "badge"}, h("b", {}, corpus), ` generation ${since}`);
+
+function metadata(values) {
+  const entries = Object.entries(values ?? {});
+  return h("dl", {class: "facts"},
+    entries.flatMap(([key, value]) => fact(key, typeof value === "string" ? value : JSON.stringify(value))));
+}
+
+/** A docid or title that opens its document. */
+export const documentLink = (target) =>
+  h("button", {type: "button", class: "link", onclick: () => openDocument(target.docid)}, nameOf(target));
+
+$("#document").addEventListener("click", (event) => {
+  if (event.target === event.currentTarget) event.currentTarget.close(); // a click beside it, on the backdrop
+});

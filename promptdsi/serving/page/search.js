@@ -1,0 +1,254 @@
+// The search box and its hits. Answers come as one types; an older answer never covers a newer one.
+import {call} from "./api.js";
+import {badge, openDocument} from "./document.js";
+import {$, announce, count, empty, errorBox, figure, h, loading, nameOf} from "./dom.js";
+import {index, navigate, onIndex, onState, refreshIndex, state} from "./state.js";
+import {toast} from "./toast.js";
+import {whyFacts} from "./why.js";
+
+const DEBOUNCE_MS = 120;
+const NEW_ENTRY_MS = 2000; // a pause this long in typing makes a new entry for the back button
+const FIRST = 10;
+const MORE = 50;
+const STOP_WORDS = new Set(("a an and are as at be but by can did do does for from had has have how i if in into is it its me my " +
+  "not of on or our so that the their them they this to was we were what when where which who why will with you your").split(" "));
+const WORD = /[\p{L}\p{N}]+/gu;
+
+const input = $("#query");
+let answer = null; // what stands on the page: {query, at, k, generation, hits, cut, whys}
+let running = null; // the controller of the request under way
+let timer = null;
+let lastTyped = 0;
+const hitListeners = [];
+
+/** Called with the docids of the present hits, best first, whenever they change. */
+export const onHits = (listener) => hitListeners.push(listener);
+
+export function setUpSearch() {
+  input.value = state.q;
+  input.addEventListener("input", () => {
+    const paused = performance.now() - lastTyped > NEW_ENTRY_MS;
+    lastTyped = performance.now();
+    // The map shows hits too; the other views do not, so typing leaves them.
+    navigate({q: input.value, tab: state.tab === "map" ? "map" : "search"}, {replace: !paused});
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && input.value) {
+      event.preventDefault();
+      navigate({q: ""});
+    } else if (event.key === "ArrowDown" && $(".hit .title")) {
+      event.preventDefault();
+      $(".hit .title").focus();
+    }
+  });
+  $("#search-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (state.tab !== "map") navigate({tab: "search"}, {replace: true});
+    search();
+  });
+  addEventListener("keydown", (event) => {
+    const writing = event.target.closest?.("input, textarea, dialog");
+    if (event.key !== "/" || writing || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    input.select();
+  });
+  $("#results").addEventListener("keydown", moveBetweenHits);
+  onState((before) => {
+    if (input.value !== state.q) input.value = state.q;
+    if (before.q === state.q && before.at === state.at) return;
+    clearTimeout(timer);
+    timer = setTimeout(search, DEBOUNCE_MS);
+  });
+  onIndex((before) => {
+    input.maxLength = index.limits.query;
+    if (!answer) showStart();
+    // Hits must not move under the reader's eyes; unseen ones may.
+    else if (before && before.generation !== index.generation && state.tab !== "search") search();
+    else summarise();
+  });
+  if (state.q) search();
+}
+
+async function search(k = FIRST) {
+  clearTimeout(timer);
+  running?.abort();
+  const query = state.q.trim();
+  const {at} = state;
+  const mine = running = new AbortController();
+  const present = () => mine === running;
+  if (!query) {
+    show(null);
+    return;
+  }
+  document.body.classList.add("searching");
+  try {
+    const {generation, results} = await call("POST", "api/search", {json: {query, k, explain: false, at}, signal: mine.signal});
+    if (present()) show({query, at, k, generation, ...results[0], whys: null});
+  } catch (error) {
+    if (present() && error.name !== "AbortError") showError(error);
+  } finally {
+    if (present()) document.body.classList.remove("searching");
+  }
+}
+
+function show(next) {
+  answer = next;
+  document.body.classList.remove("searching");
+  if (answer) showHits();
+  else showStart();
+  for (const listener of hitListeners) listener(answer ? answer.hits.map((hit) => hit.docid) : []);
+}
+
+function showError(error) {
+  show(null);
+  $("#results").replaceChildren(errorBox(error, () => search()));
+}
+
+/** Without a query: what there is to ask. */
+function showStart() {
+  $("#summary").textContent = "";
+  if (state.q.trim()) return; // an answer or an error is on its way
+  $("#results").replaceChildren(index ? empty(`${count(index.documents, "document")} can be found here.`,
+    h("p", {class: "soft"}, "They live in the model’s weights, one row each; there is no other index. They came in ",
+      count(index.corpora.length, "corpus", "corpora"), "."),
+    h("table", {class: "corpora"},
+      h("thead", {}, h("tr", {}, ["Corpus", "Documents", "Since generation"].map((name) => h("th", {scope: "col"}, name)))),
+      h("tbody", {}, index.corpora.map((corpus) => h("tr", {},
+        h("th", {scope: "row"}, corpus.name, corpus.fast && h("span", {class: "soft"}, " not trained yet")),
+        h("td", {}, corpus.documents), h("td", {}, corpus.since))))))
+    : loading("Asking the server …"));
+}
+
+function showHits() {
+  summarise();
+  const {hits, k} = answer;
+  if (hits.length === 0) {
+    $("#results").replaceChildren(empty("No document answers.",
+      h("p", {class: "soft"}, "This generation holds no document that can be found.")));
+    return;
+  }
+  const widthOf = barWidths(hits.map((hit) => hit.score));
+  $("#results").replaceChildren(
+    h("ol", {class: "hits"}, hits.map((hit) => hitItem(hit, widthOf(hit.score)))),
+    h("button", {type: "button", class: "more", hidden: hits.length < FIRST || k > FIRST, onclick: showMore}, "Show more"));
+}
+
+async function showMore() {
+  await search(MORE);
+  document.querySelectorAll(".hit .title")[FIRST]?.focus();
+}
+
+/** How many hits, of which generation, and whether the index has moved on since. */
+function summarise() {
+  const {hits, generation, cut, at} = answer;
+  const parts = [`${count(hits.length, "hit")}, generation ${generation}.`];
+  if (cut) parts.push(" The query is longer than the model reads; its end was left out.");
+  if (!at && index && index.generation !== generation) {
+    parts.push(` The index is now at generation ${index.generation}. `,
+      h("button", {type: "button", class: "link", onclick: () => search()}, "Search again"));
+  }
+  const text = parts.map((part) => part.textContent ?? part).join("");
+  if ($("#summary").textContent !== text) $("#summary").replaceChildren(...parts); // or screen readers hear it again
+}
+
+/** Bars are relative to the best score; where scores fall below zero, to the range down to the lowest. */
+function barWidths(scores) {
+  const best = Math.max(...scores);
+  const foot = Math.min(0, ...scores);
+  return (score) => `${100 * Math.max(0.02, best > foot ? (score - foot) / (best - foot) : 1)}%`;
+}
+
+function hitItem(hit, width) {
+  const bar = h("span", {class: "bar", "aria-hidden": "true"}, h("span"));
+  bar.firstChild.style.width = width;
+  const panel = h("div", {class: "why-panel", id: `why-${hit.rank}`, role: "region", hidden: true,
+    "aria-label": `Why ${nameOf(hit)}`, "data-testid": "why-panel"});
+  const item = h("li", {class: "hit", "data-testid": "hit"},
+    h("span", {class: "rank", "aria-hidden": "true"}, hit.rank),
+    h("div", {class: "body"},
+      h("h3", {}, h("button", {type: "button", class: "title", onclick: () => openDocument(hit.docid)}, nameOf(hit))),
+      h("p", {class: "meta"}, hit.title && h("span", {class: "docid"}, hit.docid), badge(hit)),
+      hit.snippet && h("p", {class: "snippet"}, marked(hit.snippet, answer.query))),
+    h("div", {class: "score"}, bar, h("span", {class: "figure"}, h("span", {class: "unseen"}, "score "), figure(hit.score))),
+    h("div", {class: "actions"},
+      h("button", {type: "button", "aria-expanded": "false", "aria-controls": panel.id, "data-testid": "why",
+        "aria-label": `Why ${nameOf(hit)}?`, onclick: (event) => toggleWhy(hit, event.currentTarget, panel)}, "Why?"),
+      // Deleting acts on the present; in the past it would do something else than it seems to.
+      index?.writable && !answer.at && h("button", {type: "button", class: "danger", "data-testid": "delete",
+        "aria-label": `Delete ${nameOf(hit)}`, onclick: () => deleteHit(hit, item)}, "Delete")),
+    panel);
+  return item;
+}
+
+/** Text with the query's words in <mark>; words are compared, never built into markup or a pattern. */
+function marked(text, query) {
+  const wanted = new Set((query.toLowerCase().match(WORD) ?? []).filter((word) => !STOP_WORDS.has(word)));
+  const parts = [];
+  let end = 0;
+  for (const match of text.matchAll(WORD)) {
+    if (!wanted.has(match[0].toLowerCase())) continue;
+    parts.push(text.slice(end, match.index), h("mark", {}, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...parts, text.slice(end)];
+}
+
+function toggleWhy(hit, button, panel) {
+  panel.hidden = !panel.hidden;
+  button.setAttribute("aria-expanded", !panel.hidden);
+  if (!panel.hasChildNodes()) fillWhy(hit, panel);
+}
+
+async function fillWhy(hit, panel) {
+  panel.replaceChildren(loading("Asking why …"));
+  try {
+    const why = (await whys(answer)).get(hit.docid);
+    panel.replaceChildren(why ? whyFacts(hit, why) : h("p", {class: "soft"}, "The index has changed since; search again."));
+    announce("The reasons are shown.");
+  } catch (error) {
+    panel.replaceChildren(errorBox(error, () => fillWhy(hit, panel)));
+  }
+}
+
+/** One request explains all hits of an answer, in the generation that gave them. */
+function whys(of) {
+  of.whys ??= call("POST", "api/search", {json: {query: of.query, k: of.k, explain: true, at: of.generation}})
+    .then(({results}) => new Map(results[0].hits.map((hit) => [hit.docid, hit.why])))
+    .catch((error) => {
+      of.whys = null; // so that trying again asks again
+      throw error;
+    });
+  return of.whys;
+}
+
+async function deleteHit(hit, item) {
+  item.classList.add("leaving");
+  try {
+    await call("DELETE", `api/documents/${encodeURIComponent(hit.docid)}`);
+    toast(`Deleted ${nameOf(hit)}.`, {label: "Undo", testid: "undo", run: () => restore(hit)}).focus();
+    await Promise.all([refreshIndex(), search(answer.k)]);
+  } catch (error) {
+    item.classList.remove("leaving");
+    toast(errorBox(error));
+  }
+}
+
+async function restore(hit) {
+  try {
+    await call("POST", "api/undelete", {json: {docids: [hit.docid]}});
+    announce(`${nameOf(hit)} is back.`);
+    await Promise.all([refreshIndex(), search(answer?.k)]);
+  } catch (error) {
+    toast(errorBox(error));
+  }
+}
+
+function moveBetweenHits(event) {
+  const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+  if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
+  const titles = [...document.querySelectorAll(".hit .title")];
+  const here = titles.findIndex((title) => title.closest(".hit").contains(event.target));
+  if (here < 0) return;
+  event.preventDefault();
+  (titles[here + step] ?? (step < 0 ? input : titles[here])).focus();
+}

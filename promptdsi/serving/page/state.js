@@ -1,0 +1,71 @@
+// What the page shows, kept in the address's query string so that links and the back button work:
+// q (the query), at (an older generation; absent means now) and tab. And what is known of the index itself.
+import {announce, notice, sentence} from "./dom.js";
+import {call} from "./api.js";
+
+const TABS = ["search", "timeline", "map", "add"];
+const POLL_MS = 5000;
+
+export const state = read();
+/** The last answer of /api/index; null until the first has come. */
+export let index = null;
+
+const stateListeners = [];
+const indexListeners = [];
+export const onState = (listener) => stateListeners.push(listener);
+export const onIndex = (listener) => indexListeners.push(listener);
+
+function read() {
+  const given = new URLSearchParams(location.search);
+  const at = Number.parseInt(given.get("at"), 10);
+  return {
+    q: given.get("q") ?? "",
+    at: at > 0 ? at : null,
+    tab: TABS.includes(given.get("tab")) ? given.get("tab") : "search",
+  };
+}
+
+/** The address of the present state with some changes. */
+export function addressOf(changes) {
+  const {q, at, tab} = {...state, ...changes};
+  const query = new URLSearchParams();
+  if (q) query.set("q", q);
+  if (at) query.set("at", at);
+  if (tab !== "search") query.set("tab", tab);
+  return String(query) ? `?${query}` : location.pathname;
+}
+
+export function navigate(changes, {replace = false} = {}) {
+  const [here, there] = [addressOf({}), addressOf(changes)];
+  history[replace || here === there ? "replaceState" : "pushState"](null, "", there);
+  adopt({...state, ...changes});
+}
+
+function adopt(next) {
+  const before = {...state};
+  Object.assign(state, next);
+  for (const listener of stateListeners) listener(before);
+}
+
+addEventListener("popstate", () => adopt(read()));
+
+/** Ask for the index's present generation and tell everybody. */
+export async function refreshIndex() {
+  const before = index;
+  index = await call("GET", "api/index");
+  for (const listener of indexListeners) listener(before);
+}
+
+/** Other processes may write too: look now and then, but only while somebody is looking at the page. */
+export async function watchIndex() {
+  if (document.visibilityState === "visible") {
+    const before = index?.generation;
+    try {
+      await refreshIndex();
+      if (before && before !== index.generation) announce(`The index is now at generation ${index.generation}.`);
+    } catch (error) {
+      notice(`${sentence(error.message)} Trying again every ${POLL_MS / 1000} seconds.`);
+    }
+  }
+  setTimeout(watchIndex, POLL_MS);
+}

@@ -1,0 +1,63 @@
+// The generations of the index, oldest first, to travel to; beside them the retention chart.
+import {call} from "./api.js";
+import {retentionChart} from "./chart.js";
+import {$, count, duration, empty, errorBox, h, loading, number, prose, when} from "./dom.js";
+import {index, navigate, state} from "./state.js";
+
+let loadedFor = null; // the generation the list was fetched at
+
+/** Called when the tab is opened, and again when the state or the index has changed while it is open. */
+export async function showTimeline(entered) {
+  markChosen();
+  // An evaluation may be recorded without a new generation, so coming back looks again.
+  if (!index || (!entered && loadedFor === index.generation)) return;
+  const first = loadedFor === null;
+  loadedFor = index.generation;
+  if (first) $("#generations").replaceChildren(loading("Reading the generations …"));
+  await Promise.all([
+    fill($("#generations"), "api/generations", ({current, generations}) => generationList(generations, current)),
+    fill($("#retention"), "api/retention", ({records}) => (records.length > 0 ? retentionChart(records)
+      : empty("No evaluation is recorded.", h("p", {class: "soft"}, prose("`promptdsi eval INDEX CORPUS --record` adds one."))))),
+  ]);
+  markChosen();
+  const list = $(".generations");
+  if (list && first) list.scrollTop = list.scrollHeight; // the newest is at the foot
+}
+
+async function fill(place, path, draw) {
+  try {
+    place.replaceChildren(draw(await call("GET", path)));
+  } catch (error) {
+    loadedFor = null;
+    place.replaceChildren(errorBox(error, () => showTimeline(true)));
+  }
+}
+
+const generationList = (generations, current) =>
+  h("ol", {class: "generations", "aria-labelledby": "generations-title"}, generations.map((entry, i) => h("li", {},
+    h("button", {type: "button", "data-testid": "generation", "data-generation": entry.generation,
+      onclick: () => navigate({at: entry.generation === current ? null : entry.generation})},
+      h("span", {class: "which"}, h("b", {}, "Generation ", entry.generation), h("span", {class: "kind"}, entry.kind)),
+      h("span", {class: "what"}, described(entry, generations[i - 1])),
+      h("span", {class: "total"}, count(entry.documents, "document")),
+      h("time", {class: "soft", datetime: entry.time}, when(entry.time))))));
+
+function described({kind, corpus, added, updated, removed, documents, seconds, to}, before) {
+  if (kind === "rollback") return `equal to generation ${to}`;
+  if (kind === "undelete") return `${number(documents - before.documents)} shown again`;
+  if (kind === "tune") return "rows trained";
+  const parts = [corpus && h("b", {}, corpus)];
+  if (added) parts.push(`${number(added)} added`);
+  if (updated) parts.push(`${number(updated)} replaced`);
+  if (removed) parts.push(`${number(removed)} ${kind === "purge" ? "erased" : "deleted"}`);
+  if (seconds && corpus) parts.push(`in ${duration(seconds)}`);
+  return parts.filter(Boolean).flatMap((part, i) => (i ? [" ", part] : [part]));
+}
+
+function markChosen() {
+  const chosen = state.at ?? index?.generation;
+  for (const button of document.querySelectorAll("[data-generation]")) {
+    if (Number(button.dataset.generation) === chosen) button.setAttribute("aria-current", "true");
+    else button.removeAttribute("aria-current");
+  }
+}

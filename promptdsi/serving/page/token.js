@@ -1,0 +1,47 @@
+// The bearer token: in sessionStorage only, from the address's fragment or from the form the page shows on a 401.
+import {$, announce} from "./dom.js";
+
+const KEY = "promptdsi-token";
+let current = sessionStorage.getItem(KEY); // null, or the token
+let asking = null; // {promise, resolve}: one form for all calls that wait for it
+
+export const token = () => current;
+
+function keep(given) {
+  current = given;
+  sessionStorage.setItem(KEY, given);
+  if (!asking) return;
+  $("#token-form").hidden = true;
+  $("#query").focus();
+  asking.resolve();
+  asking = null;
+}
+
+function takeFromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (!given) return;
+  // At once, before anything can copy, bookmark or log the address.
+  history.replaceState(history.state, "", location.pathname + location.search);
+  keep(given);
+}
+
+/** Resolves when there is another token than the one that was refused. */
+export function askForToken(refused, reason) {
+  if (refused !== current) return Promise.resolve();
+  if (!asking) {
+    asking = Promise.withResolvers();
+    $("#token-title").textContent = refused === null ? "A token is needed" : `Another token is needed: ${reason}`;
+    announce($("#token-title").textContent);
+    $("#token-form").hidden = false;
+    $("#token").value = "";
+    $("#token").focus();
+  }
+  return asking.promise;
+}
+
+$("#token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keep($("#token").value.trim());
+});
+addEventListener("hashchange", takeFromAddress);
+takeFromAddress();

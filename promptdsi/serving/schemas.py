@@ -1,0 +1,228 @@
+"""What goes over the wire, with examples: the OpenAPI description is made from this."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from promptdsi.corpus.records import MAX_ID_CHARACTERS
+from promptdsi.serving.guard import Limits
+
+LIMITS = Limits()
+
+
+def whole(value: Any) -> Any:
+    """To JSON 3.0 is an integer as 3 is; "3" and true are not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(whole)
+Query = Annotated[str, Field(min_length=1, max_length=LIMITS.query, pattern=r"\S", examples=["how do bats find their way in the dark"])]
+Generation = Annotated[int, Field(ge=1, le=2**31, examples=[2])]
+Docid = Annotated[
+    str, Field(min_length=1, max_length=MAX_ID_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", examples=["weather-jet-stream"])
+]
+
+
+class Strict(BaseModel):
+    """A request: what it does not know is a mistake worth telling."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SearchRequest(Strict):
+    query: Query | Annotated[list[Query], Field(min_length=1, max_length=LIMITS.batch)]
+    k: Annotated[int, Field(ge=1, le=LIMITS.k, description="how many documents to find"), Whole] = 10
+    explain: Annotated[bool, Field(description="say why each document stands where it does")] = False
+    at: Annotated[Generation | None, Whole] = None
+
+    @property
+    def queries(self) -> list[str]:
+        return [self.query] if isinstance(self.query, str) else self.query
+
+
+class Neighbour(BaseModel):
+    docid: str
+    title: str
+    similarity: float
+    corpus: str
+
+
+class Why(BaseModel):
+    prompt: int | None
+    similarity: float | None
+    topic: list[str]
+    rank_without: int
+    score_without: float
+    query: str | None
+    query_similarity: float | None
+    newer: list[str]
+    neighbours: list[Neighbour]
+
+
+class Hit(BaseModel):
+    rank: int
+    docid: str
+    score: float
+    title: str
+    snippet: str
+    corpus: str
+    since: int
+    why: Why | None = None
+
+
+class Result(BaseModel):
+    query: str
+    cut: Annotated[bool, Field(description="the query is longer than the model reads")]
+    hits: list[Hit]
+
+
+class SearchResponse(BaseModel):
+    generation: int
+    results: list[Result]
+
+
+class Document(BaseModel):
+    docid: str
+    title: str
+    text: str
+    metadata: dict[str, Any]
+    corpus: str
+    since: int
+    generation: int
+
+
+class NewDocument(BaseModel):
+    """More fields are kept as metadata."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: Annotated[Docid, Field(alias="_id")]
+    text: Annotated[str, Field(min_length=1, pattern=r"\S", examples=["Green tea wants water of 75 degrees."])]
+    title: Annotated[str, Field(examples=["Tea"])] = ""
+
+
+class AddRequest(Strict):
+    documents: Annotated[list[NewDocument], Field(min_length=1)]
+
+
+class Undelete(Strict):
+    docids: Annotated[list[Docid], Field(min_length=1, max_length=LIMITS.batch)]
+
+
+class Changed(BaseModel):
+    generation: int
+    documents: int
+
+
+class Problem(BaseModel):
+    code: str
+    message: str
+    hint: str | None = None
+
+
+class Failure(BaseModel):
+    """Every answer that is no result."""
+
+    class Error(Problem):
+        request_id: str
+
+    error: Error
+
+
+class Job(BaseModel):
+    id: str
+    state: str
+    corpus: str
+    documents: int
+    stage: str | None = None
+    done: int | None = None
+    total: int | None = None
+    unit: str | None = None
+    seconds: float = 0.0
+    report: dict[str, Any] | None = None
+    error: Problem | None = None
+
+
+class Jobs(BaseModel):
+    jobs: list[Job]
+
+
+class CorpusInfo(BaseModel):
+    name: str
+    since: int
+    documents: int
+    fast: bool
+
+
+class IndexInfo(BaseModel):
+    name: str
+    generation: int
+    documents: int
+    corpora: list[CorpusInfo]
+    method: str
+    prompts: str
+    backbone: str
+    width: int
+    store: str
+    writable: bool
+    limits: dict[str, int]
+    version: str
+
+
+class GenerationInfo(BaseModel):
+    generation: int
+    parent: int | None
+    kind: str
+    time: str
+    corpus: str | None
+    added: int
+    updated: int
+    removed: int
+    documents: int
+    seconds: float | None
+    drift: dict[str, float] | None
+    to: int | None
+
+
+class Generations(BaseModel):
+    current: int
+    generations: list[GenerationInfo]
+
+
+class Retained(BaseModel):
+    generation: int
+    corpus: str
+    split: str
+    n: int
+    hits1: float
+    hits10: float
+
+
+class Retention(BaseModel):
+    records: list[Retained]
+
+
+class Point(BaseModel):
+    docid: str
+    title: str
+    x: float
+    y: float
+    corpus: int
+    topic: int | None
+
+
+class Topic(BaseModel):
+    words: list[str]
+    count: int
+
+
+class MapInfo(BaseModel):
+    generation: int
+    documents: int
+    shown: int
+    kept: Annotated[float, Field(description="share of the five nearest documents by row that are among the ten nearest on the map")]
+    corpora: list[str]
+    topics: list[Topic]
+    points: list[Point]

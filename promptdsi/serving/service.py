@@ -1,0 +1,65 @@
+"""What the routes share: the index, the queue of searches, the jobs and the counters."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request
+
+from promptdsi.errors import PromptDSIError
+from promptdsi.serving.batching import Batcher
+from promptdsi.serving.guard import Limits
+from promptdsi.serving.held import Held, log
+from promptdsi.serving.jobs import Jobs
+from promptdsi.serving.metrics import Metrics
+from promptdsi.serving.tokens import Access
+
+
+class Service:
+    """One index, served. Everything of it lives from the start of the server to its end."""
+
+    def __init__(self, path: str | Path, access: Access, limits: Limits, device: str) -> None:
+        self.access, self.limits = access, limits
+        self.held, self.batcher, self.metrics = Held(path, device=device), Batcher(), Metrics()
+        self.jobs = Jobs(self.held.path, device=device, committed=self.held.refresh)
+        self.batcher.observe = self.metrics.batches.observe
+        watch, held = self.metrics.watch, self.held
+        watch("queue_queries", "Queries that wait or are being answered", lambda: self.batcher.depth)
+        watch("jobs_open", "Additions that wait or run", lambda: self.jobs.open)
+        watch("generation", "Generation that answers", lambda: held.newest.manifest.number if held.ready else 0)
+        watch("documents", "Documents that can be found", lambda: held.newest.manifest.documents if held.ready else 0)
+        watch("stale", "1 while the newest generation cannot be opened", lambda: float(held.problem is not None))
+
+    @contextlib.asynccontextmanager
+    async def running(self, app: FastAPI) -> AsyncIterator[None]:
+        """Open the index while the server listens already; answer, and follow the index, until the server stops."""
+        tasks = [asyncio.create_task(work) for work in (self._follow(), self.batcher.run())]
+        try:
+            yield
+        finally:
+            await self.jobs.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.batcher.close()
+
+    async def _follow(self) -> None:
+        try:
+            await asyncio.to_thread(self.held.open)
+        except (PromptDSIError, OSError) as error:
+            self.held.problem = str(error)
+            log.error("the index cannot be opened: %s", error)
+            return
+        await self.held.watch()
+
+
+def service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+Shared = Annotated[Service, Depends(service)]

@@ -1,0 +1,100 @@
+"""A real server on this machine's loopback, for the tests: uvicorn in a thread, or `promptdsi serve` as its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from promptdsi.serving.app import create_app
+from promptdsi.serving.protocol import PatientProtocol
+from promptdsi.serving.running import bound
+from promptdsi.serving.tokens import Access
+
+READ, WRITE = "a-token-that-reads", "a-token-that-writes"
+WRITABLE = Access(write=WRITE, allow_write=True)
+HEADERS = {"Authorization": f"Bearer {WRITE}"}
+
+
+class Served:
+    """A running server: where it is, the application itself, and a client with the write token."""
+
+    def __init__(self, url: str, app: Any, client: httpx.Client) -> None:
+        self.url, self.app, self.client = url, app, client
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def search(self, query: str | list[str], **options: Any) -> Any:
+        answer = self.client.post("/api/search", json={"query": query, **options})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def wait(self, job: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
+        """A job when it is over."""
+        end = time.monotonic() + seconds
+        while job["state"] in ("waiting", "running"):
+            assert time.monotonic() < end, job
+            time.sleep(0.05)
+            job = self.client.get(f"/api/jobs/{job['id']}").json()
+        return job
+
+
+@contextlib.contextmanager
+def serving(path: Path, **options: Any) -> Iterator[Served]:
+    """Serve an index from a thread, until the block ends."""
+    options.setdefault("access", WRITABLE)
+    app = create_app(path, device="cpu", **options)
+    config = uvicorn.Config(app, http=PatientProtocol, log_level="error", lifespan="on", ws="none", timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    own = bound("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+    thread.start()
+    url = f"http://127.0.0.1:{own.getsockname()[1]}"
+    try:
+        with httpx.Client(base_url=url, headers=HEADERS, timeout=30) as client:
+            ready(client)
+            yield Served(url, app, client)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        own.close()
+        assert not thread.is_alive()
+
+
+def ready(client: httpx.Client, seconds: float = 60) -> None:
+    """Wait until the index is open, or cannot be opened."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(httpx.TransportError):
+            answer = client.get("/readyz")
+            if answer.status_code == 200 or answer.json()["error"]["code"] == "broken":
+                return
+        time.sleep(0.02)
+    raise AssertionError("the server did not get ready")
+
+
+@contextlib.contextmanager
+def process(path: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`promptdsi serve` as a process of its own, and the address it names."""
+    command = [sys.executable, "-m", "promptdsi", "serve", str(path), "--port", "0", "--device", "cpu", *words]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr is not None
+        line = running.stderr.readline()
+        assert " on http://" in line, line + running.stderr.read()
+        yield running, line.split(" on ")[1].split()[0]
+    finally:
+        if running.poll() is None:
+            running.kill()
+        running.wait()
+        running.stderr.close()

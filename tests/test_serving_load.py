@@ -1,0 +1,111 @@
+"""Eight clients ask while the index is written to: no error, and every answer is that of one generation, whole.
+
+`make soak` runs it longer (PROMPTDSI_LOAD_SECONDS) and keeps the figures (PROMPTDSI_LOAD_FIGURES names a file).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import served
+import small
+
+from promptdsi import Corpus, Index
+
+SECONDS = float(os.environ.get("PROMPTDSI_LOAD_SECONDS", "10"))
+CLIENTS = 8
+QUERIES = [f"{words} {place}" for place, words in enumerate([*small.QUERIES, "tea", "light and sound", "the sea"] * 2)]
+
+
+class Client(threading.Thread):
+    """Asks one query after another and keeps what it was told."""
+
+    def __init__(self, url: str, place: int, end: float) -> None:
+        super().__init__()
+        self.url, self.place, self.end = url, place, end
+        self.answers: list[tuple[int, str, list[tuple[str, float]]]] = []
+        self.milliseconds: list[float] = []
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.url, timeout=30) as client:
+            turn = self.place
+            while time.monotonic() < self.end:
+                turn += 1
+                query = QUERIES[turn % len(QUERIES)]
+                began = time.perf_counter()
+                try:
+                    answer = client.post("/api/search", json={"query": query, "k": 40})
+                except httpx.TransportError as error:
+                    self.problems.append(repr(error))
+                    continue
+                self.milliseconds.append(1000 * (time.perf_counter() - began))
+                if answer.status_code != 200:
+                    self.problems.append(answer.text)
+                    continue
+                told = answer.json()
+                hits = [(hit["docid"], hit["score"]) for hit in told["results"][0]["hits"]]
+                self.answers.append((told["generation"], query, hits))
+
+
+def write(path: Path, corpora: list[Corpus], end: float) -> list[int]:
+    """Add, delete, undelete and roll back for as long as the clients ask; the generations that were made."""
+    index = Index.open(path, device="cpu")
+    made: list[int] = []
+    docid = corpora[0].documents[3].docid
+    turn = 0
+    while time.monotonic() < end:
+        turn += 1
+        if turn <= 2:
+            made.append(index.add(corpora[1 + turn]).generation)
+        else:
+            made.append((index.delete(docid) if turn % 2 else index.undelete(docid)).number)
+            time.sleep(0.5)
+    return made
+
+
+def test_eight_clients_while_generations_are_committed(place: Path, corpora: list[Corpus]) -> None:
+    with served.serving(place) as running:
+        end = time.monotonic() + SECONDS
+        clients = [Client(running.url, place, end) for place in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        made = write(place, corpora, end)
+        for client in clients:
+            client.join()
+    answers = [answer for client in clients for answer in client.answers]
+    problems = [problem for client in clients for problem in client.problems]
+    assert not problems, problems[:3]
+    assert len(made) >= 4 and len({generation for generation, _, _ in answers}) >= 3
+    expected: dict[tuple[int, str], list[tuple[str, float]]] = {}
+    for generation in sorted({generation for generation, _, _ in answers}):
+        own = Index.open(place, at=generation, device="cpu").search(QUERIES, k=40)
+        expected |= {(generation, query): [(hit.docid, hit.score) for hit in hits] for query, hits in zip(QUERIES, own, strict=True)}
+    for generation, query, hits in answers:
+        right = expected[generation, query]
+        assert sorted(docid for docid, _ in hits) == sorted(docid for docid, _ in right), f"generation {generation}"
+        assert [score for _, score in hits] == pytest.approx([score for _, score in right], rel=1e-5, abs=1e-6)
+    keep(
+        {
+            "clients": CLIENTS,
+            "seconds": SECONDS,
+            "answers": len(answers),
+            "errors": len(problems),
+            "generations": len(made),
+            "p50 ms": round(float(np.percentile([value for client in clients for value in client.milliseconds], 50)), 1),
+            "p99 ms": round(float(np.percentile([value for client in clients for value in client.milliseconds], 99)), 1),
+        }
+    )
+
+
+def keep(figures: dict[str, Any]) -> None:
+    if name := os.environ.get("PROMPTDSI_LOAD_FIGURES"):
+        Path(name).write_text(json.dumps(figures))
