@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help demo test check format docs bench results soak clean
+.PHONY: help demo browser test check format docs bench results soak clean
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
@@ -34,10 +34,18 @@ help:
 demo: .venv/run
 	@$(BIN)/promptdsi demo
 
-test: .venv/dev
+# The browser tests drive a real Chromium. It is installed only where it is missing and can be had; elsewhere they are skipped, aloud.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		echo "installing Chromium for the browser tests (once)"; \
+		{ apt-get install --yes --no-install-recommends chromium || \
+		{ apt-get update && apt-get install --yes --no-install-recommends chromium; }; } >/dev/null 2>&1 || \
+		echo "Chromium is missing and could not be installed: the browser tests will be skipped"; }
+
+test: .venv/dev browser
 	$(BIN)/pytest --cov --cov-report=term
 
-check: .venv/dev
+check: .venv/dev browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -22,7 +22,7 @@ from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
-PROMISED = [*range(1, 26), 30]  # R26 to R29 wait for the server
+PROMISED = list(range(1, 31))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 

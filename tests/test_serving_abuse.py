@@ -294,6 +294,11 @@ def test_a_damaged_index_is_alive_but_not_ready(place: Path) -> None:
         assert running.client.post("/api/search", json={"query": "x"}).status_code == 503
 
 
+def test_answers_are_not_kept_by_browsers_or_proxies(server: served.Served) -> None:
+    assert server.client.get("/api/index").headers["Cache-Control"] == "no-store"
+    assert server.client.get("/").headers["Cache-Control"] == "no-cache"  # asked for again each time: a new release is seen at once
+
+
 def test_metrics_are_prometheus_text(server: served.Served) -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -56,7 +56,7 @@ def demo(
     program = "promptdsi" if shutil.which("promptdsi") else sys.argv[0]  # as the person can call it
     for line in (
         f'search {output}/index "how hot should water for tea be" --explain',
-        f"log {output}/index",
+        f"serve {output}/index --allow-write     # a page: search, why, timeline, map, add, delete and undo",
         f"eval {output}/index {output}/stream/d3",
         "create my-index my-documents/     # a folder of text files, a .jsonl or a BEIR folder",
     ):

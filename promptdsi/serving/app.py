@@ -60,7 +60,7 @@ def create_app(
 
 
 async def page() -> Response:
-    return FileResponse(PAGE / "index.html", headers={"Cache-Control": "no-cache"})
+    return FileResponse(PAGE / "index.html")
 
 
 async def told(request: Request, error: Exception) -> Response:

@@ -65,7 +65,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {**HEADERS, "X-Request-ID": scope["request_id"]}
+                kept = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
+                own = {**HEADERS, "Cache-Control": kept, "X-Request-ID": scope["request_id"]}
                 message["headers"] = [*message.get("headers", ()), *((key.lower().encode(), value.encode()) for key, value in own.items())]
             await send(message)
 
