@@ -123,6 +123,19 @@ def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results,
     assert not [one for one in record["data"]["sizes"] if one["corpus"] == "tune"][1:]
 
 
+def test_a_stream_may_name_the_generator_of_its_pseudo_queries(results: Results) -> None:
+    spec = {"source": "demo", "limit": 20, "new": 1, "share": 0.2, "pseudo": {"generator": "spans", "per_document": 3, "seed": 5}}
+    stream = Runner(results, offline=True).stream(spec, "dev")
+    plain = Runner(results, offline=True).stream({key: value for key, value in spec.items() if key != "pseudo"}, "dev")
+    for corpus, before in zip(stream.corpora, plain.corpora, strict=True):
+        written = corpus.pairs("train", kinds=("pseudo",))
+        assert corpus.documents == before.documents and not before.pairs("train", kinds=("pseudo",))
+        assert {pair.docid for pair in written} == {document.docid for document in corpus.documents}
+        assert 0 < len(written) <= 3 * len(corpus)
+    with pytest.raises(UsageError, match="no generator"):
+        Runner(results, offline=True).stream(spec | {"pseudo": {"generator": "nobody"}}, "dev")
+
+
 def test_a_missing_checkpoint_is_learned_again_and_compared(folder: Path, results: Results) -> None:
     setting = read_experiment(folder / "both.toml", "small").settings[0]
     _, checksum = Runner(results, offline=True).d0(setting.d0)

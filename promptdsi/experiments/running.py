@@ -10,6 +10,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 import promptdsi
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators import make_generator
+from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import PromptDSIError
@@ -95,9 +98,21 @@ class Runner:
         return self._streams[name]
 
     def build(self, spec: dict[str, Any]) -> Stream:
-        options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw")}
+        options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw", "pseudo")}
         raw = Path(spec["raw"]) if "raw" in spec else None
-        return build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
+        stream = build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
+        return self.with_pseudo(stream, dict(spec["pseudo"])) if "pseudo" in spec else stream
+
+    def with_pseudo(self, stream: Stream, options: dict[str, Any]) -> Stream:
+        """The stream with pseudo-queries of a generator; what it has written is kept, so that an interruption loses little."""
+        name = options.pop("generator", "spans")
+        generator = make_generator(name, **options, **({} if name == "spans" else {"offline": self.offline}))
+        cache = QueryCache(self.results.work, generator)
+
+        def written(corpora: Iterable[Corpus]) -> list[Corpus]:
+            return [with_queries(one, generate_queries(one, generator, cache, progress=self.progress)) for one in corpora]
+
+        return replace(stream, corpora=written(stream.corpora), extra=written(stream.extra))
 
     def d0(self, d0: D0) -> tuple[DSIMethod, str]:
         """The D0 checkpoint and its checksum; learned from its seed where it is missing, and compared with what was recorded."""

@@ -125,11 +125,13 @@ async function send() {
   start.disabled = true;
   try {
     const done = await follow(await call("POST", `api/documents?${options}`, {lines: sent.lines}));
+    outcome.scrollIntoView({block: "nearest"}); // a report is longer than the progress it follows
     if (!done || ready !== sent) return; // kept to try again, for example with another option ticked
     files.value = name.value = "";
     setReady(null);
   } catch (error) {
     outcome.replaceChildren(errorBox(error));
+    outcome.scrollIntoView({block: "nearest"});
     start.disabled = !ready;
   }
 }
@@ -182,7 +184,9 @@ function showProgress({corpus, stage, done, total, unit, seconds, state}) {
   $(".stage", card).textContent = state === "waiting" ? "waiting for its turn" : stage ?? "at work";
   const amount = known ? `${number(done)} of ${number(total)} ${unit ?? ""} · ` : "";
   $(".figure", card).textContent = amount + duration(seconds);
-  if (!card.isConnected) outcome.replaceChildren(card);
+  if (card.isConnected) return;
+  outcome.replaceChildren(card);
+  card.scrollIntoView({block: "nearest"});
 }
 
 function reportOf(report) {
@@ -191,7 +195,7 @@ function reportOf(report) {
     h("dl", {class: "facts"},
       fact("Generation", report.generation),
       fact("Documents added", report.added,
-        report.updated > 0 && `, ${report.updated} replaced`, report.unchanged > 0 && `, ${report.unchanged} unchanged`),
+        report.updated > 0 && ` (${report.updated} replaced)`, report.unchanged > 0 && `, ${report.unchanged} unchanged`),
       fact("Time", duration(report.seconds)),
       fact("Dev Hits@10", report.dev_hits10 !== null &&
         `${percent(report.dev_hits10)} of ${count(report.dev_queries, "query", "queries")}`),

@@ -24,6 +24,7 @@ const frame = h("div", {class: "map", tabindex: 0, role: "application", "data-te
   "aria-label": "Map of rows. Arrow keys move between documents, Enter opens one.",
   onkeydown: walk, onpointermove: point, onpointerleave: leave, onblur: leave,
   onclick: (event) => { point(event); open(); }}, canvas, tip);
+const key = h("div"); // holds the legend
 const ringed = h("p", {class: "soft small"});
 
 export function setUpMap() {
@@ -65,7 +66,12 @@ function layOut() {
     h("p", {class: "soft"}, `${rows}, as of generation ${data.generation}. Near points have near rows, roughly: `,
       `${percent(data.kept)} of the nearest documents by row are near here too.`),
     h("div", {class: "map-columns"}, frame,
-      h("div", {}, choice("Colour", options, by, (chosen) => { by = chosen; onlyGroup = null; layOut(); }), legend(), ringed)));
+      h("div", {}, choice("Colour", options, by, (chosen) => { by = chosen; onlyGroup = null; showGroups(); }), key, ringed)));
+  showGroups();
+}
+
+function showGroups() {
+  key.replaceChildren(legend());
   draw();
 }
 
@@ -109,7 +115,7 @@ function draw() {
   canvas.width = width * scale;
   canvas.height = height * scale;
   const pen = canvas.getContext("2d");
-  const radius = data.shown > 2000 ? 2.2 : 3.6;
+  const radius = data.shown > 1000 ? 2.4 : 3.6;
   const ink = computed("var(--ink)");
   const grey = computed("var(--soft)");
   const colours = Array.from({length: 10}, (_, i) => computed(colourOf(i)));

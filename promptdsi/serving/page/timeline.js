@@ -11,26 +11,37 @@ export async function showTimeline(entered) {
   markChosen();
   // An evaluation may be recorded without a new generation, so coming back looks again.
   if (!index || (!entered && loadedFor === index.generation)) return;
-  const first = loadedFor === null;
-  loadedFor = index.generation;
-  if (first) $("#generations").replaceChildren(loading("Reading the generations …"));
+  if (loadedFor === null) $("#generations").replaceChildren(loading("Reading the generations …"));
+  const mine = loadedFor = index.generation;
   await Promise.all([
-    fill($("#generations"), "api/generations", ({current, generations}) => generationList(generations, current)),
-    fill($("#retention"), "api/retention", ({records}) => (records.length > 0 ? retentionChart(records)
+    fill(mine, $("#generations"), "api/generations", ({current, generations}) => generationList(generations, current)),
+    fill(mine, $("#retention"), "api/retention", ({records}) => (records.length > 0 ? retentionChart(records)
       : empty("No evaluation is recorded.", h("p", {class: "soft"}, prose("`promptdsi eval INDEX CORPUS --record` adds one."))))),
   ]);
   markChosen();
-  const list = $(".generations");
-  if (list && first) list.scrollTop = list.scrollHeight; // the newest is at the foot
 }
 
-async function fill(place, path, draw) {
+async function fill(mine, place, path, draw) {
   try {
-    place.replaceChildren(draw(await call("GET", path)));
+    const answer = await call("GET", path);
+    if (mine === loadedFor) keepingPlace(() => place.replaceChildren(draw(answer))); // a newer call answers for itself
   } catch (error) {
+    if (mine !== loadedFor) return;
     loadedFor = null;
     place.replaceChildren(errorBox(error, () => showTimeline(true)));
   }
+}
+
+/** A new list must not take focus or place from whoever is in the old one; at its foot, where the newest is, it follows. */
+function keepingPlace(replace) {
+  const old = $(".generations");
+  const scrolled = old && old.scrollTop + old.clientHeight < old.scrollHeight - 1 ? old.scrollTop : Infinity;
+  const focused = old?.contains(document.activeElement) ? document.activeElement.dataset.generation : null;
+  replace();
+  const list = $(".generations");
+  if (!list || list === old) return;
+  list.scrollTop = Math.min(scrolled, list.scrollHeight);
+  if (focused) $(`[data-generation="${focused}"]`)?.focus({preventScroll: true});
 }
 
 const generationList = (generations, current) =>
@@ -47,8 +58,7 @@ function described({kind, corpus, added, updated, removed, documents, seconds, t
   if (kind === "undelete") return `${number(documents - before.documents)} shown again`;
   if (kind === "tune") return "rows trained";
   const parts = [corpus && h("b", {}, corpus)];
-  if (added) parts.push(`${number(added)} added`);
-  if (updated) parts.push(`${number(updated)} replaced`);
+  if (added) parts.push(`${number(added)} added${updated ? ` (${number(updated)} replaced)` : ""}`);
   if (removed) parts.push(`${number(removed)} ${kind === "purge" ? "erased" : "deleted"}`);
   if (seconds && corpus) parts.push(`in ${duration(seconds)}`);
   return parts.filter(Boolean).flatMap((part, i) => (i ? [" ", part] : [part]));
