@@ -1,6 +1,6 @@
 // Adding documents: read files here, send them as JSON lines, follow the job, show its report.
 import {call} from "./api.js";
-import {documentLink} from "./document.js";
+import {documentList} from "./document.js";
 import {$, announce, count, duration, empty, errorBox, fact, h, number, percent, prose} from "./dom.js";
 import {index, refreshIndex} from "./state.js";
 
@@ -79,7 +79,7 @@ function setFollowing(now) {
 async function read(list) {
   const jsonl = list.filter((file) => LINES.test(file.name));
   const other = list.find((file) => !LINES.test(file.name) && !TEXT.test(file.name));
-  if (other) throw problem(`${other.name} is neither .jsonl nor text`, "Files end in .jsonl, .txt or .md.");
+  if (other) throw problem(`The file ${other.name} is neither .jsonl nor text`, "Files end in .jsonl, .txt or .md.");
   if (jsonl.length > 0 && list.length > 1) throw problem("One .jsonl at a time, and no other files with it", null);
   const total = list.reduce((sum, file) => sum + file.size, 0);
   checkSize(total); // before a huge file is read into memory
@@ -95,7 +95,7 @@ async function decode(file) {
   try {
     return new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
   } catch {
-    throw problem(`${file.name} is not UTF-8 text`, null);
+    throw problem(`The file ${file.name} is not UTF-8 text`, null);
   }
 }
 
@@ -186,7 +186,7 @@ function showProgress({corpus, stage, done, total, unit, seconds, state}) {
   $(".figure", card).textContent = amount + duration(seconds);
   if (card.isConnected) return;
   outcome.replaceChildren(card);
-  card.scrollIntoView({block: "nearest"});
+  outcome.scrollIntoView({block: "nearest"});
 }
 
 function reportOf(report) {
@@ -202,6 +202,6 @@ function reportOf(report) {
       fact("Drift", report.drift && `Hits@10 on earlier probes ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
       fact("Cut", report.cut > 0 && `${count(report.cut, "document")} longer than the model reads`),
       fact("Not findable", report.unfindable.length === 0 ? "None: each document is found by one of its own queries."
-        : h("ul", {class: "neighbours"}, report.unfindable.map((docid) => h("li", {}, documentLink({docid})))))),
+        : documentList(report.unfindable))),
     report.fast && h("p", {class: "soft"}, prose("The rows are not trained yet; `promptdsi tune INDEX` does that.")));
 }

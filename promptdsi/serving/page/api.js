@@ -27,7 +27,7 @@ export async function call(method, path, {json, lines, signal} = {}) {
     }
     const error = await errorOf(response);
     if (response.status === 401 || error.code === "forbidden") { // forbidden: this token may read, another may write
-      await askForToken(used, error.message);
+      if (!await askForToken(used, error.message)) throw error;
     } else if (response.status === 503 && error.code === "not_ready") {
       notice("Opening the index …");
       await sleep(1000);

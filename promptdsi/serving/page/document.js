@@ -1,8 +1,9 @@
 // One whole document in a dialog; opened from a hit, a neighbour or a point of the map.
 import {call} from "./api.js";
-import {$, errorBox, fact, h, loading, nameOf} from "./dom.js";
+import {$, errorBox, fact, h, loading, nameOf, number} from "./dom.js";
 import {index, state} from "./state.js";
 
+const LISTED = 10;
 let wanted = 0; // a slow answer must not replace the document asked for after it
 
 export async function openDocument(docid) {
@@ -44,6 +45,11 @@ function metadata(values) {
 /** A docid or title that opens its document. */
 export const documentLink = (target) =>
   h("button", {type: "button", class: "link", onclick: () => openDocument(target.docid)}, nameOf(target));
+
+/** Several docids, each of which opens its document; of many, the first. */
+export const documentList = (docids) =>
+  h("ul", {class: "neighbours"}, docids.slice(0, LISTED).map((docid) => h("li", {}, documentLink({docid}))),
+    docids.length > LISTED && h("li", {class: "soft"}, `and ${number(docids.length - LISTED)} more`));
 
 $("#document").addEventListener("click", (event) => {
   if (event.target === event.currentTarget) event.currentTarget.close(); // a click beside it, on the backdrop

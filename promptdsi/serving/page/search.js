@@ -62,6 +62,7 @@ export function setUpSearch() {
   onIndex((before) => {
     input.maxLength = index.limits.query;
     if (!answer) showStart();
+    else if (before === null) showHits(); // only now is it known whether one may delete
     // Hits must not move under the reader's eyes; unseen ones may.
     else if (before && before.generation !== index.generation && state.tab !== "search") search();
     else summarise();

@@ -3,17 +3,20 @@ import {$, announce} from "./dom.js";
 
 const KEY = "promptdsi-token";
 let current = sessionStorage.getItem(KEY); // null, or the token
-let asking = null; // {promise, resolve}: one form for all calls that wait for it
+let asking = null; // {promise, resolve}: one form for all calls that wait for it; true when there is a new token
 
 export const token = () => current;
 
 function keep(given) {
   current = given;
   sessionStorage.setItem(KEY, given);
-  if (!asking) return;
+  if (asking) answer(true);
+}
+
+function answer(given) {
   $("#token-form").hidden = true;
   $("#query").focus();
-  asking.resolve();
+  asking.resolve(given);
   asking = null;
 }
 
@@ -25,9 +28,9 @@ function takeFromAddress() {
   keep(given);
 }
 
-/** Resolves when there is another token than the one that was refused. */
+/** True when there is another token than the one that was refused; false when the reader has none. */
 export function askForToken(refused, reason) {
-  if (refused !== current) return Promise.resolve();
+  if (refused !== current) return Promise.resolve(true);
   if (!asking) {
     asking = Promise.withResolvers();
     $("#token-title").textContent = refused === null ? "A token is needed" : `Another token is needed: ${reason}`;
@@ -43,5 +46,6 @@ $("#token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   keep($("#token").value.trim());
 });
+$("#token-cancel").addEventListener("click", () => answer(false));
 addEventListener("hashchange", takeFromAddress);
 takeFromAddress();

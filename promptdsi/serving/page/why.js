@@ -1,17 +1,15 @@
 // The panel under a hit that says why it is there: prompt, rank without it, nearest query, newer documents, neighbours.
 import {count, fact, figure, h} from "./dom.js";
-import {documentLink} from "./document.js";
-
-const NEWER_SHOWN = 10;
+import {documentLink, documentList} from "./document.js";
+import {index} from "./state.js";
 
 export function whyFacts(hit, why) {
   return h("dl", {class: "facts"},
-    fact("Prompt", why.prompt === null
-      ? "This index uses no prompts: the query is compared with the rows as it is."
-      : promptText(why)),
+    fact("Prompt", why.prompt === null ? noPromptText() : promptText(why)),
     fact("Without it", why.prompt !== null && withoutText(hit, why)),
     fact("Nearest query", why.query && [h("q", {}, why.query), nearness(why.query_similarity)]),
-    fact("Newer before it", newerText(why.newer)),
+    fact("Newer before it", why.newer.length > 0 ? documentList(why.newer)
+      : "No document that arrived later stands before this one."),
     fact("Neighbours", why.neighbours.length > 0 && h("ol", {class: "neighbours"},
       why.neighbours.map((neighbour) => h("li", {},
         documentLink(neighbour), h("span", {class: "soft"}, neighbour.corpus),
@@ -19,6 +17,12 @@ export function whyFacts(hit, why) {
 }
 
 const nearness = (value) => value != null && h("span", {class: "figure soft"}, `similarity ${figure(value)}`);
+
+/** An index may have prompts that this query goes without: before the first corpus was added there were none to take. */
+function noPromptText() {
+  const reason = index?.prompts === "none" ? "This index uses no prompts" : "None was taken";
+  return `${reason}: the query is compared with the rows as it is.`;
+}
 
 function promptText({prompt, topic, similarity}) {
   return [`Number ${prompt}, whose key is nearest to the query`, nearness(similarity),
@@ -30,10 +34,4 @@ function withoutText(hit, {rank_without: rank, score_without: score}) {
   const change = rank === hit.rank ? "the same"
     : `so the prompt ${rank > hit.rank ? "lifts" : "lowers"} it by ${count(Math.abs(rank - hit.rank), "place")}`;
   return [`Rank ${rank}, ${change}`, h("span", {class: "figure soft"}, `score ${figure(score)}`)];
-}
-
-function newerText(docids) {
-  if (docids.length === 0) return "No document that arrived later stands before this one.";
-  return h("ul", {class: "neighbours"}, docids.slice(0, NEWER_SHOWN).map((docid) => h("li", {}, documentLink({docid}))),
-    docids.length > NEWER_SHOWN && h("li", {class: "soft"}, `and ${docids.length - NEWER_SHOWN} more`));
 }
