@@ -15,8 +15,7 @@ import httpx
 import uvicorn
 
 from promptdsi.serving.app import create_app
-from promptdsi.serving.protocol import PatientProtocol
-from promptdsi.serving.running import bound
+from promptdsi.serving.running import bound, configured
 from promptdsi.serving.tokens import Access
 
 READ, WRITE = "a-token-that-reads", "a-token-that-writes"
@@ -54,8 +53,7 @@ def serving(path: Path, **options: Any) -> Iterator[Served]:
     """Serve an index from a thread, until the block ends."""
     options.setdefault("access", WRITABLE)
     app = create_app(path, device="cpu", **options)
-    config = uvicorn.Config(app, http=PatientProtocol, log_level="error", lifespan="on", ws="none", timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(configured(app, seconds=5))
     own = bound("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
     thread.start()

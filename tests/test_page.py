@@ -22,7 +22,7 @@ import psutil
 import pytest
 import served
 import small
-from playwright.sync_api import Browser, ConsoleMessage, FilePayload, Locator, Page, Request, WebError, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, FilePayload, Locator, Page, Request, Route, WebError, expect, sync_playwright
 
 from promptdsi import Corpus, Document, Index, Judgement, Query
 from promptdsi.serving.tokens import Access
@@ -230,7 +230,7 @@ def test_the_address_holds_the_query_and_the_back_button_brings_it_back(server: 
 
 def test_a_late_answer_never_covers_a_newer_one(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
-    held = []
+    held: list[Route] = []
     page.route("**/api/search", lambda route: held.append(route) if QUERY in (route.request.post_data or "") else route.continue_())
     with page.expect_request("**/api/search"):
         page.get_by_test_id("query").fill(QUERY)
@@ -406,7 +406,7 @@ def test_json_lines_are_added_with_progress_that_a_reload_finds_again(
     with held_worker():
         page.reload()
         expect(page.get_by_role("progressbar", name="Adding news")).to_be_visible()
-        expect(page.get_by_test_id("progress")).to_be_in_viewport()
+        expect(page.get_by_test_id("progress")).to_be_in_viewport(ratio=1)
     report = page.get_by_test_id("report")
     expect(report).to_contain_text("news is in the index")
     expect(report.locator("dd").first).to_have_text("3")  # the generation
@@ -444,6 +444,7 @@ def test_text_files_are_added_with_their_names_and_headings(writable: served.Ser
     page.get_by_test_id("start-add").click()
     expect(page.get_by_test_id("report")).to_contain_text("notes is in the index")
     expect(page.get_by_test_id("report")).to_contain_text("The rows are not trained yet")
+    expect(page.get_by_test_id("report")).to_be_in_viewport(ratio=1)
     expect(page.get_by_test_id("start-add")).to_be_disabled()  # nothing is left to send
     found = writable.client.get("/api/documents/canal.md").json()
     assert (found["title"], found["corpus"]) == ("Canal locks", "notes")
@@ -460,6 +461,17 @@ def test_a_mistake_in_a_file_is_shown_with_its_line_and_nothing_is_added(server:
     expect(page.get_by_test_id("error")).to_have_text("The file picture.png is neither .jsonl nor text.Files end in .jsonl, .txt or .md.")
     expect(page.get_by_test_id("start-add")).to_be_disabled()
     assert server.client.get("/api/jobs").json() == {"jobs": []}
+
+
+def test_hits_that_come_before_anything_is_known_of_the_index_can_be_deleted_too(server: served.Served, visit: Visitor) -> None:
+    page = visit(server, f"/?q={quote(QUERY)}")
+    held: list[Route] = []
+    page.route("**/api/index", lambda route: held.append(route))  # Playwright takes no built-in method
+    page.reload()
+    expect(titles(page)).to_have_count(10)
+    expect(page.get_by_test_id("delete")).to_have_count(0)
+    held[0].continue_()
+    expect(page.get_by_test_id("delete")).to_have_count(10)
 
 
 def test_deleting_and_undoing_by_keyboard_alone(writable: served.Served, visit: Visitor) -> None:
@@ -657,6 +669,10 @@ def check_accessible(page: Page, landmarks: set[str] = LANDMARKS) -> None:
     levels = [node["level"] for node in nodes if node["role"] == "heading"]
     assert levels[0] == min(levels) and levels.count(1) <= 1
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels)), levels
+    assert (
+        page.locator("input").evaluate_all("inputs => inputs.filter((each) => each.labels.length === 0).map((each) => each.outerHTML)")
+        == []
+    )
     ids = page.locator("[id]").evaluate_all("elements => elements.map((element) => element.id)")
     assert len(ids) == len(set(ids))
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,6 +183,112 @@ def test_a_generation_that_cannot_be_opened_leaves_the_one_before(writable: serv
     assert after["generation"] in (2, 3)
     assert after == before or after["generation"] == 3
     assert writable.client.get("/readyz").status_code == 200
+
+
+def test_another_index_in_the_same_place_is_noticed(writable: served.Served, place: Path, corpora: list[Corpus], backbone: str) -> None:
+    """Also when it stands at the same generation: what counts is what CURRENT says, not a number."""
+    first = corpora[2].documents[0]
+    shutil.rmtree(place)
+    other = small.create(place, corpora[2], backbone)
+    other.add(corpora[3])
+    end = time.monotonic() + 10
+    while writable.client.get("/api/index").json()["documents"] != len(other):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert writable.client.get(f"/api/documents/{first.docid}").json()["text"] == first.text
+    assert writable.client.get(f"/api/documents/{corpora[0].documents[0].docid}").status_code == 404
+
+
+def test_nothing_that_was_purged_stays_open(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    docid = corpora[1].documents[0].docid
+    writable.search("water", k=1000)
+    writable.search("water", k=1000, at=1)
+    Index.open(place, device="cpu").purge(docid)
+    end = time.monotonic() + 5
+    while writable.search("water", k=1000)["generation"] < 3:
+        assert time.monotonic() < end
+    while deleted := [name for name in open_files(place) if name.endswith(".sqlite (deleted)")]:
+        assert time.monotonic() < end, deleted
+        time.sleep(0.05)
+
+
+def open_files(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(entry))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+def test_files_do_not_pile_up_over_generations(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    docid = corpora[0].documents[0].docid
+    counts = []
+    for _ in range(8):
+        assert writable.client.delete(f"/api/documents/{docid}").status_code == 200
+        assert writable.client.post("/api/undelete", json={"docids": [docid]}).status_code == 200
+        writable.search("water", k=1000)
+        counts.append(len(open_files(place)))
+    assert max(counts[2:]) <= counts[1] + 2, counts
+
+
+def test_a_purge_that_is_under_way_is_respected(writable: served.Served, place: Path, corpora: list[Corpus], monkeypatch: Any) -> None:
+    """An older generation is opened without what the newest says is to be erased, even before its manifest is rewritten."""
+    from promptdsi.index import purge
+
+    docid = corpora[1].documents[0].docid
+    monkeypatch.setattr(purge, "finish_purge", lambda store, manifest: manifest)  # cut off right after the commit
+    with contextlib.suppress(Exception):
+        Index.open(place, device="cpu").purge(docid)
+    end = time.monotonic() + 5
+    while writable.search("water")["generation"] < 3:
+        assert time.monotonic() < end
+    assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 404
+    assert docid not in writable.client.get("/api/map", params={"at": 2}).text
+
+
+def test_an_index_that_is_mended_is_served_again(place: Path) -> None:
+    mark = (place / "CURRENT").read_bytes()
+    (place / "CURRENT").unlink()
+    with served.serving(place) as running:
+        assert running.client.get("/readyz").status_code == 503
+        (place / "CURRENT").write_bytes(mark)
+        end = time.monotonic() + 10
+        while running.client.get("/readyz").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert running.search("water")["results"]
+
+
+def test_a_small_search_passes_large_ones(server: served.Served) -> None:
+    def ask() -> None:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            large.append(client.post("/api/search", json={"query": ["water"] * 96, "k": 24, "explain": True}).status_code)
+
+    large: list[int] = []
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    server.search("water")
+    waited = time.monotonic() - began
+    assert not large  # they are not done, and yet
+    assert waited < 10
+    for thread in threads:
+        thread.join()
+    assert set(large) <= {200, 503}  # 503 where the machine is too busy for so much in thirty seconds
+
+
+def test_work_stops_when_the_client_goes(server: served.Served) -> None:
+    batches = server.app.state.service.metrics.batches
+    before = batches._sum.get()
+    with pytest.raises(httpx.ReadTimeout), httpx.Client(base_url=server.url, timeout=0.5) as client:
+        client.post("/api/search", json={"query": ["water"] * 256, "k": 24, "explain": True})
+    end = time.monotonic() + 10
+    while server.app.state.service.batcher.depth:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert batches._sum.get() - before < 256
 
 
 def test_what_is_purged_is_no_longer_served(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:

@@ -57,7 +57,7 @@ class Client(threading.Thread):
 
 
 def write(path: Path, corpora: list[Corpus], end: float) -> list[int]:
-    """Add, delete, undelete and roll back for as long as the clients ask; the generations that were made."""
+    """Add, delete and undelete for as long as the clients ask; the generations that were made."""
     index = Index.open(path, device="cpu")
     made: list[int] = []
     docid = corpora[0].documents[3].docid

@@ -47,7 +47,7 @@ def main() -> None:
         rows = [measure(path, queries) for _ in range(ROUNDS)]
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     spread = {name: f"{min(row[name] for row in rows):.2f} to {max(row[name] for row in rows):.2f}" for name in rows[0]}
-    table = [{"figure": name, "median": round(value, 2), "of five rounds": spread[name]} for name, value in middle.items()]
+    table = [{"figure": name, "median": round(value, 2), "from … to": spread[name]} for name, value in middle.items()]
     report.write("bench-serving", "Searching over HTTP", "make bench", table, rounds=ROUNDS, queries=len(queries), clients=CLIENTS)
 
 
@@ -116,7 +116,8 @@ def until_ready(port: int) -> None:
 def throughput(port: int, clients: int, queries: list[str]) -> float:
     """Answers per second to clients that each ask one query after another."""
     counts = [0] * clients
-    end = time.perf_counter() + SECONDS
+    began = time.perf_counter()
+    end = began + SECONDS
 
     def work(place: int) -> None:
         ask = client(port)
@@ -131,7 +132,7 @@ def throughput(port: int, clients: int, queries: list[str]) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(counts) / SECONDS
+    return sum(counts) / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ def _reasons(hit: Hit) -> Iterator[str]:
     if why.query is not None:
         yield f"nearest kept query ({why.query_similarity:.3f}): {why.query}"
     if why.newer:
-        yield f"newer documents before it: {', '.join(why.newer)}"
+        more = f" and {why.newer_count - len(why.newer)} more" if why.newer_count > len(why.newer) else ""
+        yield f"newer documents before it: {', '.join(why.newer)}{more}"
     if why.neighbours:
         yield f"nearest documents: {', '.join(f'{one.docid} ({one.similarity:.3f})' for one in why.neighbours[:3])}"

@@ -12,7 +12,7 @@ from promptdsi.cli.console import Device, Quiet, Threads, say, use_threads
 from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import PromptDSIError
 
-SECONDS_TO_DRAIN = 7  # for requests; what runs beside them gets the rest of the ten seconds that are promised
+SECONDS_TO_DRAIN = 5  # for requests; what runs beside them gets the rest of the ten seconds that are promised
 
 
 def serve(
@@ -35,18 +35,21 @@ def serve(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from promptdsi.index.store import Store
     from promptdsi.serving.app import LOCAL, create_app
+    from promptdsi.serving.guard import name_of
     from promptdsi.serving.running import run
     from promptdsi.serving.tokens import LOOPBACK, access_for
 
+    host = host.strip("[]")
     Store(index).current()  # one sentence now if there is no index
     access = access_for(host, allow_write=allow_write, token_file=token_file)
-    own = frozenset({host.lower(), *(name.lower() for name in allow_host or ())})
+    own = frozenset(name_of(name) for name in (host, *(allow_host or ())))
     use_threads(threads)
-    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host.strip("[]")) else None, device=device)
+    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host) else None, device=device)
 
     def listening(url: str) -> None:
         made_up = access.write if allow_write and token_file is None else None
-        say(f"{index} on {url}/" + (f"#token={made_up}" if made_up else "") + "   (Ctrl-C ends it)", quiet=quiet)
+        # A token nobody is told is of no use: it is printed even if nothing else is.
+        say(f"{index} on {url}/" + (f"#token={made_up}" if made_up else "") + "   (Ctrl-C ends it)", quiet=quiet and not made_up)
 
     run(app, host, port, seconds=SECONDS_TO_DRAIN, listening=listening)
 

@@ -78,3 +78,8 @@ class Documents:
 
     def close(self) -> None:
         self._database.close()
+
+    def __del__(self) -> None:
+        # At once, not when the collector comes: a purged file whose handle is open is not gone from the disk.
+        if hasattr(self, "_database"):
+            self._database.close()

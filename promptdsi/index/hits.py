@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import UsageError
-from promptdsi.index.neighbours import Neighbour, neighbours, row_of
+from promptdsi.index.neighbours import Neighbour, neighbours, vector_of
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.methods.method import check_k
 from promptdsi.model.dsi import Encoded
@@ -20,6 +20,7 @@ from promptdsi.model.prompts.strategy import NO_PROMPT
 
 SNIPPET = 180  # characters
 READ, MATCHES = 20_000, 200  # characters of a text, and words of the query in it, that a snippet is looked for in
+NEWER = 5  # documents that are named; all are counted
 WORD = re.compile(r"\w+")
 
 
@@ -28,8 +29,8 @@ class Why(NamedTuple):
 
     `prompt` is the number of the prompt the query chose and `similarity` its key's cosine (`topic`: the words of that
     prompt's topic); `rank_without` and `score_without` are the document's without any prompt; `query` is the kept query of
-    this document nearest to the one asked; `newer` lists documents of later generations that stand before it; `neighbours`
-    are the documents with the nearest rows.
+    this document nearest to the one asked; `newer` lists the first documents of later generations that stand before it, `newer_count`
+    counts all; `neighbours` are the documents with the nearest rows.
     """
 
     prompt: int | None
@@ -40,6 +41,7 @@ class Why(NamedTuple):
     query: str | None
     query_similarity: float | None
     newer: list[str]
+    newer_count: int
     neighbours: list[Neighbour]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,16 +74,19 @@ class Wanted(NamedTuple):
     explain: bool = False
 
 
+class Stopped(Exception):
+    """Nobody waits for the answers any more."""
+
+
 def search(snapshot: Snapshot, queries: Sequence[str], *, k: int, explain: bool = False) -> list[list[Hit]]:
     """The k best documents of each query, ties by docid."""
     check_k(k)
     return answer(snapshot, [Wanted(query, k, explain) for query in queries])
 
 
-def answer(snapshot: Snapshot, wanted: Sequence[Wanted]) -> list[list[Hit]]:
-    """The best documents of each query; all are encoded and scored together, whatever each asks for."""
-    for query, k, _ in wanted:
-        check_k(k)
+def answer(snapshot: Snapshot, wanted: Sequence[Wanted], *, stop: Callable[[], bool] = lambda: False) -> list[list[Hit]]:
+    """The best documents of each query; all are encoded and scored together, whatever each asks for. `stop` is asked in between."""
+    for query, _, _ in wanted:
         if not isinstance(query, str) or not query.strip():
             raise UsageError("a query is empty: give a few words to look for")
         try:
@@ -95,6 +100,8 @@ def answer(snapshot: Snapshot, wanted: Sequence[Wanted]) -> list[list[Hit]]:
     found = method.model_.rows.top(vectors, max(one.k for one in wanted))
     answers = []
     for (query, k, explain), vector, rows, scores in zip(wanted, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
+        if stop():
+            raise Stopped
         hits = [_hit(snapshot, query, rank, *pair) for rank, pair in enumerate(zip(rows[:k], scores[:k], strict=True), 1)]
         answers.append(_explained(snapshot, query, vector, rows[:k], hits) if explain else hits)
     return answers
@@ -122,26 +129,30 @@ def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], 
     table = method.model_.rows
     targets = torch.tensor(rows, device=plain.device)
     ranks = table.ranks(plain.expand(len(rows), -1), targets).tolist()
-    scores = [float(plain[0] @ row_of(snapshot, row)) for row in rows]
-    alike = neighbours(snapshot, rows)
+    scores = [float(plain[0] @ vector_of(snapshot, row)) for row in rows]
+    alike, nearest = neighbours(snapshot, rows), _nearest(snapshot, rows, hits, vector)
+    similarity = float(close[0]) if close is not None else None
     explained = []
-    for place, (hit, row) in enumerate(zip(hits, rows, strict=True)):
-        nearest = _nearest(snapshot, row, hit.docid, vector)
+    for place, hit in enumerate(hits):
         newer = [other.docid for other in hits[:place] if other.since > hit.since]
-        similarity = float(close[0]) if close is not None else None
-        explained.append(hit._replace(why=Why(prompt, similarity, topic, ranks[place], scores[place], *nearest, newer, alike[place])))
+        why = Why(prompt, similarity, topic, ranks[place], scores[place], *nearest[place], newer[:NEWER], len(newer), alike[place])
+        explained.append(hit._replace(why=why))
     return explained
 
 
-def _nearest(snapshot: Snapshot, row: int, docid: str, vector: Tensor) -> tuple[str | None, float | None]:
-    """The kept query of a document nearest to the one asked, where the owner kept any."""
-    kept = [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number).get(docid, [])]
-    if not kept:
-        return None, None
-    vectors = snapshot.method.encode(kept)
-    close = torch.nn.functional.cosine_similarity(vectors, vector[None])
-    best = int(close.argmax())
-    return kept[best], float(close[best])
+def _nearest(snapshot: Snapshot, rows: list[int], hits: list[Hit], vector: Tensor) -> list[tuple[str | None, float | None]]:
+    """For each document the kept query nearest to the one asked, where the owner kept any."""
+    kept = [
+        [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number).get(hit.docid, [])]
+        for row, hit in zip(rows, hits, strict=True)
+    ]
+    texts = [text for own in kept for text in own]
+    close = torch.nn.functional.cosine_similarity(snapshot.method.encode(texts), vector[None]).tolist() if texts else []
+    found: list[tuple[str | None, float | None]] = []
+    for own in kept:
+        near, close = close[: len(own)], close[len(own) :]
+        found.append(max(zip(own, near, strict=True), key=lambda pair: pair[1], default=(None, None)))
+    return found
 
 
 def snippet(text: str, query: str, width: int = SNIPPET) -> str:

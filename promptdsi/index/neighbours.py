@@ -26,7 +26,7 @@ class Neighbour(NamedTuple):
 def neighbours(snapshot: Snapshot, rows: list[int], k: int = NEIGHBOURS) -> list[list[Neighbour]]:
     """The k nearest living documents of each row, itself apart; nearest first."""
     table = snapshot.method.model_.rows
-    own = unit(torch.stack([row_of(snapshot, row) for row in rows]))  # (n, D)
+    own = unit(torch.stack([vector_of(snapshot, row) for row in rows]))  # (n, D)
     itself = torch.tensor(rows, device=own.device)
     dead = torch.tensor(sorted(table.dead), dtype=torch.long, device=own.device)
     best = own.new_full((len(rows), 0), -torch.inf)
@@ -50,7 +50,7 @@ def _neighbour(snapshot: Snapshot, row: int, similarity: float) -> Neighbour:
     return Neighbour(docid, document.title if document else "", similarity, snapshot.place(row).entry.name)
 
 
-def row_of(snapshot: Snapshot, row: int) -> Tensor:
+def vector_of(snapshot: Snapshot, row: int) -> Tensor:
     """A row's vector (D,)."""
     place = snapshot.place(row)
     block: Tensor = snapshot.method.model_.rows.blocks[place.number]

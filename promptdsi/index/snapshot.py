@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from promptdsi.corpus.records import Document
@@ -94,11 +94,16 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
 
 
 class Snapshot:
-    """A generation opened for searching. Any number of threads may use it; it never writes."""
+    """A generation opened for searching. Any number of threads may use it; it never writes.
 
-    def __init__(self, store: Store, manifest: Manifest, *, check: bool = True, device: str = "auto") -> None:
+    `known` names blobs that were found whole before: they are not read again.
+    """
+
+    def __init__(
+        self, store: Store, manifest: Manifest, *, check: bool = True, device: str = "auto", known: Collection[str] = frozenset()
+    ) -> None:
         if check:
-            store.check(manifest, manifest.blobs())
+            store.check(manifest, manifest.blobs() - set(known))
         self.store, self.manifest = store, manifest
         self.method = method_of(store, manifest, device=device)
         self.firsts = manifest.firsts()
@@ -144,26 +149,26 @@ class Snapshot:
     def _path(self, name: str, number: int, part: str = "documents") -> Any:
         with contextlib.suppress(DataError):
             return self.store.blobs.path(name)
-        # A purge has replaced the blob since this generation was opened; its manifest then leads to the new one.
-        again = self.store.manifest(self.manifest.number).corpora[number]
-        return self.store.blobs.path(getattr(again, part) or name)
-
-    def close(self) -> None:
-        for documents in self._documents.values():
-            documents.close()
-        self._documents.clear()
+        # A purge has replaced the blob since this generation was opened; its manifest then leads to the new one. Unless the whole
+        # folder was replaced: another index has other weights.
+        again = self.store.manifest(self.manifest.number)
+        if (again.encoder, again.time) != (self.manifest.encoder, self.manifest.time):
+            raise DataError("holds another index since this one was opened; open it again", path=self.store.folder)
+        return self.store.blobs.path(getattr(again.corpora[number], part) or name)
 
 
-def open_snapshot(store: Store, *, at: int | None = None, check: bool = True, device: str = "auto") -> Snapshot:
+def open_snapshot(
+    store: Store, *, at: int | None = None, check: bool = True, device: str = "auto", known: Collection[str] = frozenset()
+) -> Snapshot:
     """Open a generation; if another process purges meanwhile, look again."""
     manifest = store.manifest(at)
     try:
-        return Snapshot(store, manifest, check=check, device=device)
+        return Snapshot(store, manifest, check=check, device=device, known=known)
     except (DataError, FileNotFoundError):
         again = store.manifest(at)
         if again == manifest:
             raise
-        return Snapshot(store, again, check=check, device=device)
+        return Snapshot(store, again, check=check, device=device, known=known)
 
 
 def living_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:

@@ -41,6 +41,10 @@ class Store:
         self.blobs = Blobs(folder / "blobs")
         self._ids: dict[str, Ids] = {}
 
+    def mark(self) -> bytes:
+        """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
+        return (self.folder / "CURRENT").read_bytes()
+
     def current(self) -> int:
         """The number of the current generation."""
         path = self.folder / "CURRENT"

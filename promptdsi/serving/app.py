@@ -27,9 +27,7 @@ from promptdsi.serving.tokens import Access
 
 PAGE = Path(__file__).parent / "page"
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-FAILURES: dict[int | str, dict[str, Any]] = {
-    code: {"model": schemas.Failure} for code in (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 503, 507)
-}
+READING, WRITING = (401, 403, 404, 408, 413, 421, 422, 429, 500, 503), (400, 409, 415, 507)
 ABOUT = "Search an index that lives in a model's weights, see what each generation learned, and add to it."
 
 
@@ -44,13 +42,14 @@ def create_app(
     """An application over the index in a folder. It is opened when the server starts, not here."""
     shared = Service(index, access or Access(), limits or Limits(), device)
     app = FastAPI(title="PromptDSI", version=__version__, description=ABOUT, lifespan=shared.running, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False
     app.state.service = shared
-    for router in (routes.reading, routes.writing):
-        app.include_router(router, responses=FAILURES)
+    app.include_router(routes.reading, responses=failures((*READING, 400)))
+    app.include_router(routes.writing, responses=failures(READING + WRITING))
     app.include_router(routes.health)
     app.add_api_route("/", page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
-    app.add_exception_handler(APIError, told)
+    app.add_exception_handler(APIError, answered_with)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, refused)
     app.add_middleware(
@@ -59,11 +58,15 @@ def create_app(
     return app
 
 
+def failures(codes: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
+    return {code: {"model": schemas.Failure} for code in codes}
+
+
 async def page() -> Response:
     return FileResponse(PAGE / "index.html")
 
 
-async def told(request: Request, error: Exception) -> Response:
+async def answered_with(request: Request, error: Exception) -> Response:
     assert isinstance(error, APIError)
     return JSONResponse(error.body(request.scope["request_id"]), error.status, headers=error.headers)
 
@@ -74,7 +77,7 @@ async def invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
     found = APIError(422, "invalid", f"{where}: {first['msg']}" if where else str(first["msg"]), "see /openapi.json")
-    return await told(request, found)
+    return await answered_with(request, found)
 
 
 async def refused(request: Request, error: Exception) -> Response:
@@ -84,7 +87,7 @@ async def refused(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(allowed(request)))
     code = {404: "not_found", 405: "method"}.get(error.status_code, "http")
-    return await told(request, APIError(error.status_code, code, str(error.detail), headers=headers))
+    return await answered_with(request, APIError(error.status_code, code, str(error.detail), headers=headers))
 
 
 def allowed(request: Request) -> set[str]:

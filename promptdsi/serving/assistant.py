@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +15,9 @@ from pydantic import Field
 
 from promptdsi import __version__
 from promptdsi.errors import PromptDSIError
+from promptdsi.index import hits
 from promptdsi.index.index import Index
+from promptdsi.index.snapshot import Snapshot
 from promptdsi.serving.errors import described
 from promptdsi.serving.schemas import Docid, Query
 
@@ -31,27 +36,39 @@ def create_server(path: str | Path, *, device: str = "auto") -> MCPServer[Any]:
         log_level="WARNING",
     )
 
-    def newest() -> Index:
-        index.refresh()
-        return index
+    turn = threading.Lock()  # tools run in threads: each takes one generation and answers from it alone
+
+    def newest() -> Snapshot:
+        with turn:
+            index.refresh()
+            return index.snapshot
 
     @server.tool(annotations=READ_ONLY)
     def search(query: Query, k: Annotated[int, Field(ge=1, le=MOST, description="how many documents")] = 10) -> dict[str, Any]:
         """Find the documents that answer a question: rank, docid, score, title and the passage with the question's words."""
-        try:
-            opened = newest()
-            hits = [hit.to_json() for hit in opened.search(query, k=k)]
-        except PromptDSIError as error:
-            raise ToolError(described(error, index.store.folder).message) from None
-        return {"generation": opened.generation, "hits": hits}
+        with explained(index):
+            snapshot = newest()
+            return {"generation": snapshot.manifest.number, "hits": [hit.to_json() for hit in hits.search(snapshot, [query], k=k)[0]]}
 
     @server.tool(annotations=READ_ONLY)
     def get_document(docid: Docid) -> dict[str, Any]:
         """The whole text of a document, by the docid that search gave."""
-        try:
-            found = newest().get(docid)
-        except PromptDSIError as error:
-            raise ToolError(described(error, index.store.folder).message) from None
-        return {"docid": found.docid, "title": found.title, "text": found.text, "metadata": dict(found.metadata)}
+        with explained(index):
+            snapshot = newest()
+            row = snapshot.living(docid)
+            found = snapshot.document(row) if row is not None else None
+        if row is None:
+            raise ToolError(f"there is no document {docid!r}")
+        title, text, metadata = (found.title, found.text, dict(found.metadata)) if found else ("", "", {})
+        return {"docid": docid, "title": title, "text": text, "metadata": metadata}
 
     return server
+
+
+@contextlib.contextmanager
+def explained(index: Index) -> Iterator[None]:
+    """Errors of the index as sentences without a path."""
+    try:
+        yield
+    except PromptDSIError as error:
+        raise ToolError(described(error, index.store.folder).message) from None

@@ -8,16 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from promptdsi.index.hits import Hit, Wanted, answer
+from promptdsi.index.hits import Hit, Stopped, Wanted, answer
 from promptdsi.index.snapshot import Snapshot
+from promptdsi.serving.aside import Aside
 from promptdsi.serving.errors import APIError, overloaded
 
-TOGETHER = 256  # of work in one batch; a query is one, its explanation as much as some more
+TOGETHER = 256  # of work in one batch: a query with ten hits is one, each explanation as much as some more
 EXPLAINED = 16
-WAITING = 1024  # queries that may wait
+WAITING = 1024  # queries that may wait; twice as many may when they come a few at a time
+FEW = 8
 PATIENCE = 30.0  # seconds a request waits for its answer
 Answers = list[list[Hit]]
 
@@ -42,11 +43,11 @@ class Batcher:
         self.observe: Callable[[int], None] = lambda size: None  # is told the size of every batch
         self._queue: deque[Piece] = deque()
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="search")
+        self._thread = Aside("search")
 
     async def ask(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
         """The answers to a request's queries; refused at once where too many wait already."""
-        if self.depth and self.depth + len(wanted) > self.waiting:
+        if self.depth and self.depth + len(wanted) > self.waiting * (2 if len(wanted) <= FEW else 1):
             raise overloaded("too many queries are waiting")
         self.depth += len(wanted)
         answers: Answers = []
@@ -69,13 +70,12 @@ class Batcher:
 
     async def run(self) -> None:
         """Answer for as long as the server lives."""
-        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             batch = self._next()
             if batch:
                 self.observe(sum(len(piece.wanted) for piece in batch))
-                settle(batch, await loop.run_in_executor(self._thread, answered, batch))
+                settle(batch, await self._thread.do(answered, batch))
 
     def _next(self) -> list[Piece]:
         """What stands first in the queue and asks the same generation; pieces whose client has gone are dropped."""
@@ -94,18 +94,19 @@ class Batcher:
             self._arrived.clear()
         return batch
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
 
 def work(wanted: Wanted) -> int:
-    return EXPLAINED if wanted.explain else 1
+    """How much a query asks for, in queries with ten hits."""
+    return (EXPLAINED if wanted.explain else 1) * max(1, wanted.k // 10)
 
 
 def answered(batch: Sequence[Piece]) -> list[Answers | Exception]:
     """The answers of each piece. If the batch fails, each is tried alone, so that one cannot spoil the others."""
+    wanted = [one for piece in batch for one in piece.wanted]
     try:
-        found = answer(batch[0].snapshot, [one for piece in batch for one in piece.wanted])
+        found = answer(batch[0].snapshot, wanted, stop=lambda: all(piece.answers.done() for piece in batch))
+    except Stopped as error:  # every client has gone
+        return [error] * len(batch)
     except Exception as error:
         if len(batch) == 1:
             return [error]

@@ -30,19 +30,23 @@ def overloaded(message: str) -> APIError:
 
 
 def too_large(limit: int) -> APIError:
-    return APIError(413, "too_large", f"the body is larger than {limit:,} bytes", "send the documents in several requests")
+    return APIError(
+        413, "too_large", f"the body is larger than {limit:,} bytes", "ask for less at once, or send documents in several requests"
+    )
 
 
-def described(error: Exception, folder: Path) -> APIError:
+def described(error: Exception, folder: Path, *, writing: bool = True) -> APIError:
     """An error of the index in the words of the API. What nobody foresaw is only said to have happened: the log has the rest."""
     if isinstance(error, APIError):
         return error
     if isinstance(error, Busy):
         return APIError(409, "busy", "another writer is at work on this index", "try again when it has ended", RETRY)
-    if isinstance(error, DataError):
-        return APIError(409, "data", without_path(error.problem, folder))
     if isinstance(error, UsageError):
         return APIError(400, "usage", without_path(str(error), folder))
+    if isinstance(error, PromptDSIError | OSError) and not writing:
+        return APIError(503, "storage", "the index cannot be read", "the server's log has more")
+    if isinstance(error, DataError):
+        return APIError(409, "data", without_path(error.problem, folder))
     if isinstance(error, PromptDSIError):
         return APIError(409, "refused", without_path(str(error), folder))
     if isinstance(error, OSError):
@@ -58,6 +62,7 @@ def without_path(message: str, folder: Path) -> str:
     >>> without_path("/srv/data/notes: this index is damaged; run `promptdsi verify /srv/data/notes`", Path("/srv/data/notes"))
     'this index is damaged; run `promptdsi verify notes`'
     """
-    for whole in sorted({str(folder), str(folder.absolute()), str(folder.resolve())}, key=len, reverse=True):
-        message = re.sub(rf"^{re.escape(whole)}[^:\s]*: ", "", message).replace(whole, folder.name)
+    name = folder.absolute().name
+    for whole in sorted({str(folder), str(folder.absolute()), str(folder.resolve())} - {"."}, key=len, reverse=True):
+        message = re.sub(rf"^{re.escape(whole)}[^:\s]*: ", "", message).replace(whole, name)
     return CONTROL.sub(" ", message)

@@ -6,10 +6,12 @@ A plain ASGI wrapper: it reads the body itself, within bounds, before any other 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from promptdsi.serving.tokens import Access
 
 log = logging.getLogger("promptdsi.serving")
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json", "/favicon.ico")  # hold nothing of the index: the page asks for its data later
+WATCHED = ("/healthz", "/readyz")  # answered however many others ask
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -34,12 +37,9 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for, and how many may ask at once."""
+    """How large and how slow a request may be, and how many may be answered at once."""
 
     body: int = 8 << 20
-    query: int = 4096
-    k: int = 1000
-    batch: int = 256
     requests: int = 64
     body_seconds: float = 15.0
 
@@ -70,11 +70,9 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *((key.lower().encode(), value.encode()) for key, value in own.items())]
             await send(message)
 
-        self.active += 1
         try:
             await self._guarded(scope, receive, answer)
         finally:
-            self.active -= 1
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.answered(method, route, status, time.perf_counter() - started)
@@ -89,21 +87,35 @@ class Guard:
 
         try:
             self._admit(scope)
-            body = await self._body(scope, receive)
-            await self.app(scope, replay(body, receive), noted)
+            with self._place(scope["path"]):
+                body = await self._body(scope, receive)
+                await attended(self.app, scope, body, receive, noted)
+        except asyncio.CancelledError:  # the server ends, and could not wait for this any longer
+            if not begun:
+                await refuse(APIError(503, "stopping", "the server is being stopped"), scope["request_id"], send, scope["method"])
+            raise
         except Exception as error:
-            found = described(error, self.folder)
+            found = described(error, self.folder, writing=writes(scope["method"], scope["path"]))
             if found.status >= 500 and not isinstance(error, APIError):
-                log.exception("request %s failed", scope["request_id"])
+                log.error("request %s failed", scope["request_id"], exc_info=error)
             if begun:
                 raise
             await refuse(found, scope["request_id"], send, scope["method"])
 
+    @contextlib.contextmanager
+    def _place(self, path: str) -> Iterator[None]:
+        """One of the places for requests that are being answered."""
+        if self.active >= self.limits.requests and path not in WATCHED:
+            raise overloaded("too many requests are being answered")
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+
     def _admit(self, scope: Scope) -> None:
         """Raise unless this request may be looked at further; nothing of its body has been read yet."""
         headers = Headers(scope=scope)
-        if self.active > self.limits.requests and scope["path"] != "/healthz":
-            raise overloaded("too many requests are being answered")
         host = headers.get("host", "")
         if self.hosts is not None and name_of(host) not in self.hosts:
             raise APIError(421, "wrong_host", "this server does not answer to that host name", "see promptdsi serve --allow-host")
@@ -112,12 +124,16 @@ class Guard:
             raise APIError(403, "foreign_origin", "requests from other sites are not answered")
         path = scope["path"]
         if path not in OPEN and not path.startswith("/page/"):
+            if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+                raise APIError(403, "foreign_origin", "requests from other sites are not answered")
             self.access.check(headers.get("authorization"), writing=writes(scope["method"], path))
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body, within its bound of size and time; a length that is only promised is refused before it is read."""
-        promised = Headers(scope=scope).get("content-length", "")
-        if promised.isdigit() and int(promised) > self.limits.body:
+        promised = Headers(scope=scope).get("content-length", "0")
+        if scope["method"] not in ("POST", "DELETE") or scope["path"] in OPEN:
+            return b""  # they take none, and nobody waits for one
+        if len(promised) > 15 or (promised.isdigit() and int(promised) > self.limits.body):
             raise too_large(self.limits.body)
         parts: list[bytes] = []
         size = 0
@@ -154,18 +170,35 @@ def name_of(host: str) -> str:
     return (host if host.endswith("]") else host.rpartition(":")[0] or host).lower()
 
 
-def replay(body: bytes, receive: Receive) -> Receive:
-    """A body that was read already, for the application to read; then whatever comes from the client."""
-    given = False
+async def attended(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    """Run the application with a body that was read already; if the client goes, it is cancelled."""
+    given, gone = False, asyncio.Event()
 
     async def again() -> Message:
         nonlocal given
         if given:
-            return await receive()
+            await gone.wait()
+            return {"type": "http.disconnect"}
         given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    answering = asyncio.ensure_future(app(scope, again, send))
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        answering.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        await answering
+    except asyncio.CancelledError:
+        if not gone.is_set():
+            raise
+    finally:
+        watching.cancel()
+        answering.cancel()
 
 
 async def refuse(error: APIError, request_id: str, send: Send, method: str) -> None:

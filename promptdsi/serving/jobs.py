@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.corpus.records import Document
+from promptdsi.index.store import Store
 from promptdsi.serving.errors import overloaded
 
 WAITING = 4  # jobs that may wait behind the one that runs
 KEPT = 20  # jobs that are remembered once they have ended
-SECONDS_TO_STOP = 6.0
-LINE = 1 << 24  # bytes a line of a worker may have: a report names every document that cannot be found
+SECONDS_TO_STOP = 3.0  # then it is killed, which harms an index as little
+LINE = 1 << 20  # bytes a line of a worker may have
 log = logging.getLogger("promptdsi.serving")
 
 
@@ -105,14 +106,14 @@ class Jobs:
                 await self.committed()
             job.end()
         except asyncio.CancelledError:
-            job.end({"code": "stopped", "message": "the server was stopped; the index is as it was", "hint": None})
+            job.end({"code": "stopped", "message": "the server was stopped while the documents were learned", "hint": None})
             raise
         except Exception:
             log.exception("job %s failed", job.id)
             job.end({"code": "internal", "message": "something went wrong inside the server", "hint": "its log has more"})
 
     async def _work(self, job: Job, said: bytes) -> None:
-        pipe = asyncio.subprocess.PIPE
+        pipe, before = asyncio.subprocess.PIPE, await self._generation()
         words = (sys.executable, "-m", "promptdsi.serving.worker", str(self.folder))
         process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE)
         assert process.stdin and process.stdout and process.stderr
@@ -128,11 +129,15 @@ class Jobs:
             if job.report is None and job.error is None:
                 log.error("the worker of job %s ended with %s:\n%s", job.id, code, (await trace).decode("utf-8", "replace"))
                 what = f"was ended by signal {-code}" if code < 0 else "failed"
-                job.error = {"code": "worker", "message": f"learning {what}; the index is as it was", "hint": "the server's log has more"}
+                how = "the index is as it was" if await self._generation() == before else "the index has a new generation all the same"
+                job.error = {"code": "worker", "message": f"learning {what}; {how}", "hint": "the server's log has more"}
             await trace
         finally:
             if process.returncode is None:
                 await stop(process)
+
+    async def _generation(self) -> int:
+        return await asyncio.to_thread(Store(self.folder).current)
 
     async def close(self) -> None:
         """Stop what runs; the index stays as it was."""

@@ -33,6 +33,11 @@ class PatientProtocol(H11Protocol):
         self._cancel()  # from here uvicorn's own timer for idle connections runs
         super().on_response_complete()
 
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # an answer nobody reads would be kept for ever
+
     def _expect_headers(self) -> None:
         self._overdue = self.loop.call_later(SECONDS_FOR_HEADERS, self.transport.close)
 

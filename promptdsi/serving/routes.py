@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Security
 from fastapi import Path as InPath
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from fastapi.security import HTTPBearer
-from pydantic import ValidationError
 
 from promptdsi import __version__
-from promptdsi.index.hits import Wanted
-from promptdsi.index.removal import close_to
+from promptdsi.index import removal
+from promptdsi.index.hits import Hit, Wanted
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.serving import schemas
 from promptdsi.serving.errors import APIError
+from promptdsi.serving.jobs import Job
 from promptdsi.serving.service import Service, Shared
-from promptdsi.serving.uploads import from_lines, from_list
+from promptdsi.serving.uploads import from_lines, from_object
 
+SMALL = 200  # hits of an answer that is written where it stands
 At = Annotated[schemas.Generation | None, Query(description="as of this generation")]
 Docid = Annotated[str, InPath(examples=["weather-jet-stream"])]
 LINES = {"schema": {"type": "string"}, "example": '{"_id": "note-1", "title": "Tea", "text": "Green tea wants water of 75 degrees."}\n'}
@@ -33,26 +34,31 @@ token = Security(HTTPBearer(auto_error=False, description="the write token"))
 reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], dependencies=[token]), APIRouter(tags=["health"])
 
 
-@reading.post("/api/search", response_model_exclude_unset=True)
-async def search(wanted: schemas.SearchRequest, shared: Shared) -> schemas.SearchResponse:
+@reading.post("/api/search", response_model=schemas.SearchResponse)
+async def search(wanted: schemas.SearchRequest, shared: Shared) -> Response:
     """Find documents for one query or many. Queries that arrive together are encoded together."""
     snapshot = await shared.held.at(wanted.at)
-    asked = [Wanted(query, wanted.k, wanted.explain) for query in wanted.queries]
-    found = await shared.batcher.ask(snapshot, asked)
+    found = await shared.batcher.ask(snapshot, [Wanted(query, wanted.k, wanted.explain) for query in wanted.queries])
+    if len(wanted.queries) * wanted.k <= SMALL:  # a thread would take longer to wake than this takes
+        return Response(rendered(snapshot, wanted.queries, found), media_type="application/json")
+    return Response(await asyncio.to_thread(rendered, snapshot, wanted.queries, found), media_type="application/json")
+
+
+def rendered(snapshot: Snapshot, queries: list[str], found: list[list[Hit]]) -> bytes:
+    """The answer to a search as JSON."""
     method = snapshot.method
-    cut = [bool(method.tokenizer_.encode([query], max_tokens=method.max_tokens).cut) for query in wanted.queries]
-    results = [
-        schemas.Result(query=query, cut=long, hits=[schemas.Hit(**hit.to_json()) for hit in hits])
-        for query, long, hits in zip(wanted.queries, cut, found, strict=True)
-    ]
-    return schemas.SearchResponse(generation=snapshot.manifest.number, results=results)
+    results = []
+    for query, hits in zip(queries, found, strict=True):
+        cut = bool(method.tokenizer_.encode([query], max_tokens=method.max_tokens).cut)
+        results.append({"query": query, "cut": cut, "hits": [hit.to_json() for hit in hits]})
+    return json.dumps({"generation": snapshot.manifest.number, "results": results}, ensure_ascii=False, allow_nan=False).encode()
 
 
 @reading.get("/api/documents/{docid:path}")
 async def document(docid: Docid, shared: Shared, at: At = None) -> schemas.Document:
     """What the index stores of a document."""
     snapshot = await shared.held.at(at)
-    row = living(snapshot, docid)
+    row = await living(snapshot, docid)
     found, entry = await asyncio.to_thread(snapshot.document, row), snapshot.place(row).entry
     return schemas.Document(
         docid=docid,
@@ -74,7 +80,7 @@ async def index(shared: Shared) -> schemas.IndexInfo:
         schemas.CorpusInfo(name=entry.name, since=entry.since, documents=entry.count - len(dead), fast=entry.fast)
         for entry, dead in zip(manifest.corpora, gone, strict=True)
     ]
-    limits = shared.limits
+    bounds = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
     return schemas.IndexInfo(
         name=shared.held.name,
         generation=manifest.number,
@@ -86,7 +92,7 @@ async def index(shared: Shared) -> schemas.IndexInfo:
         width=manifest.config["width"],
         store=manifest.store,
         writable=shared.access.allow_write,
-        limits={"query": limits.query, "k": limits.k, "batch": limits.batch, "body": limits.body},
+        limits=bounds | {"body": shared.limits.body},
         version=__version__,
     )
 
@@ -130,23 +136,20 @@ async def add(
     """
     kind, body = request.headers.get("content-type", "").partition(";")[0].strip().lower(), await request.body()
     if kind == "application/x-ndjson":
-        documents = from_lines(body)
+        documents = await asyncio.to_thread(from_lines, body)
     elif kind == "application/json":
-        try:
-            documents = from_list([one.model_dump(by_alias=True) for one in schemas.AddRequest.model_validate_json(body).documents])
-        except ValidationError as error:
-            raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+        documents = await asyncio.to_thread(from_object, body)
     else:
         raise APIError(415, "form", "documents come as application/json or application/x-ndjson")
     job = shared.jobs.begin(free_name(shared, name), documents, fast=fast, update=update)
-    return schemas.Job(**job.to_json())
+    return told(job, shared)
 
 
 @writing.delete("/api/documents/{docid:path}")
 async def delete(docid: Docid, shared: Shared) -> schemas.Changed:
     """Hide a document; `undelete` shows it again."""
-    living(shared.held.newest, docid)
-    await asyncio.to_thread(shared.held.index.delete, docid)
+    await living(shared.held.newest, docid)
+    await asyncio.to_thread(removal.delete, shared.held.store, [docid])
     return await changed(shared)
 
 
@@ -155,15 +158,15 @@ async def undelete(wanted: schemas.Undelete, shared: Shared) -> schemas.Changed:
     """Show documents again that were deleted and not purged."""
     known = shared.held.newest.row_of
     if unknown := [docid for docid in wanted.docids if docid not in known]:
-        raise not_found(shared.held.newest, unknown[0])
-    await asyncio.to_thread(shared.held.index.undelete, wanted.docids)
+        raise await not_found(shared.held.newest, unknown[0])
+    await asyncio.to_thread(removal.undelete, shared.held.store, wanted.docids)
     return await changed(shared)
 
 
 @reading.get("/api/jobs")
 async def jobs(shared: Shared) -> schemas.Jobs:
     """Additions, newest first."""
-    return schemas.Jobs(jobs=[schemas.Job(**job.to_json()) for job in shared.jobs.all()])
+    return schemas.Jobs(jobs=[told(job, shared) for job in shared.jobs.all()])
 
 
 @reading.get("/api/jobs/{identity}")
@@ -172,7 +175,7 @@ async def job(identity: str, shared: Shared) -> schemas.Job:
     found = shared.jobs.get(identity)
     if found is None:
         raise APIError(404, "no_job", "there is no such job", "jobs end with the server, and the oldest are forgotten")
-    return schemas.Job(**found.to_json())
+    return told(found, shared)
 
 
 @health.get("/healthz")
@@ -182,11 +185,12 @@ async def healthz() -> dict[str, str]:
 
 
 @health.get("/readyz", responses={503: {"model": schemas.Failure}})
-async def readyz(shared: Shared) -> JSONResponse:
+async def readyz(shared: Shared) -> dict[str, str]:
     """The index is open and its checksums are right."""
-    if not shared.held.ready and shared.held.problem:
-        raise APIError(503, "broken", "the index cannot be opened", "the server's log has more")
-    return JSONResponse({"status": "ready", "generation": shared.held.newest.manifest.number})
+    if shared.broken:
+        raise APIError(503, "broken", "the index cannot be served", "the server's log has more")
+    assert shared.held.newest
+    return {"status": "ready"}
 
 
 async def changed(shared: Service) -> schemas.Changed:
@@ -196,18 +200,27 @@ async def changed(shared: Service) -> schemas.Changed:
     return schemas.Changed(generation=manifest.number, documents=manifest.documents)
 
 
-def living(snapshot: Snapshot, docid: str) -> int:
+def told(job: Job, shared: Service) -> schemas.Job:
+    """A job as clients see it; a report does not name documents that were purged since."""
+    facts = job.to_json()
+    if facts["report"]:
+        known = shared.held.newest.row_of
+        facts["report"] = facts["report"] | {"unfindable": [docid for docid in facts["report"]["unfindable"] if docid in known]}
+    return schemas.Job(**facts)
+
+
+async def living(snapshot: Snapshot, docid: str) -> int:
     """The row of a document that can be found."""
     row = snapshot.living(docid)
     if row is not None:
         return row
     if docid in snapshot.row_of:
         raise APIError(404, "deleted", f"the document {docid!r} is deleted", "undelete shows it again")
-    raise not_found(snapshot, docid)
+    raise await not_found(snapshot, docid)
 
 
-def not_found(snapshot: Snapshot, docid: str) -> APIError:
-    hint = close_to(docid, snapshot.row_of).removeprefix("; ") or None
+async def not_found(snapshot: Snapshot, docid: str) -> APIError:
+    hint = (await asyncio.to_thread(removal.close_to, docid, snapshot.row_of)).removeprefix("; ") or None
     return APIError(404, "not_found", f"there is no document {docid[:80]!r} in generation {snapshot.manifest.number}", hint)
 
 

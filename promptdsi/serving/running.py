@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,9 +13,8 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.serving.protocol import PatientProtocol
 
 
-def run(app: FastAPI, host: str, port: int, *, seconds: int, listening: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM, then answer what was asked already, for so many seconds at most."""
-    config = uvicorn.Config(
+def configured(app: FastAPI, *, seconds: int) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         http=PatientProtocol,
         ws="none",
@@ -24,14 +23,16 @@ def run(app: FastAPI, host: str, port: int, *, seconds: int, listening: Callable
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=30,
+        timeout_keep_alive=15,
         timeout_graceful_shutdown=seconds,
-        backlog=256,
     )
-    with closing(bound(host, port)) as own:
-        name = f"[{host}]" if ":" in host else host
-        listening(f"http://{name}:{own.getsockname()[1]}")
-        uvicorn.Server(config).run(sockets=[own])
+
+
+def run(app: FastAPI, host: str, port: int, *, seconds: int, listening: Callable[[str], None] = lambda url: None) -> None:
+    """Serve until SIGINT or SIGTERM, then answer what was asked already, for so many seconds at most."""
+    with closing(bound(host, port)) as own, suppress(KeyboardInterrupt):  # uvicorn raises the signal again once all is done
+        listening(f"http://{f'[{host}]' if ':' in host else host}:{own.getsockname()[1]}")
+        uvicorn.Server(configured(app, seconds=seconds)).run(sockets=[own])
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -40,7 +41,7 @@ def bound(host: str, port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host.strip("[]"), port))
+        made.bind((host, port))
         made.listen(256)
     except OSError as error:
         made.close()

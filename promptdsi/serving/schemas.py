@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from promptdsi.corpus.records import MAX_ID_CHARACTERS
-from promptdsi.serving.guard import Limits
 
-LIMITS = Limits()
+MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
 
 
 def whole(value: Any) -> Any:
@@ -18,7 +17,7 @@ def whole(value: Any) -> Any:
 
 
 Whole = BeforeValidator(whole)
-Query = Annotated[str, Field(min_length=1, max_length=LIMITS.query, pattern=r"\S", examples=["how do bats find their way in the dark"])]
+Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["how do bats find their way in the dark"])]
 Generation = Annotated[int, Field(ge=1, le=2**31, examples=[2])]
 Docid = Annotated[
     str, Field(min_length=1, max_length=MAX_ID_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", examples=["weather-jet-stream"])
@@ -26,16 +25,29 @@ Docid = Annotated[
 
 
 class Strict(BaseModel):
-    """A request: what it does not know is a mistake worth telling."""
+    """A request: what it does not know is a mistake worth telling. The first one is: a million would take a while."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def known(cls, given: Any) -> Any:
+        if isinstance(given, dict) and (unknown := next((key for key in given if key not in cls.model_fields), None)) is not None:
+            raise ValueError(f"there is no field {unknown[:50]!r}")
+        return given
+
 
 class SearchRequest(Strict):
-    query: Query | Annotated[list[Query], Field(min_length=1, max_length=LIMITS.batch)]
-    k: Annotated[int, Field(ge=1, le=LIMITS.k, description="how many documents to find"), Whole] = 10
+    query: Query | Annotated[list[Query], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
+    k: Annotated[int, Field(ge=1, le=MAX_K, description="how many documents to find"), Whole] = 10
     explain: Annotated[bool, Field(description="say why each document stands where it does")] = False
     at: Annotated[Generation | None, Whole] = None
+
+    @model_validator(mode="after")
+    def bounded(self) -> Self:
+        if len(self.queries) * self.k > MAX_HITS:
+            raise ValueError(f"{len(self.queries)} queries with {self.k} hits each are more than {MAX_HITS:,} hits")
+        return self
 
     @property
     def queries(self) -> list[str]:
@@ -58,6 +70,7 @@ class Why(BaseModel):
     query: str | None
     query_similarity: float | None
     newer: list[str]
+    newer_count: int
     neighbours: list[Neighbour]
 
 
@@ -104,11 +117,11 @@ class NewDocument(BaseModel):
 
 
 class AddRequest(Strict):
-    documents: Annotated[list[NewDocument], Field(min_length=1)]
+    documents: Annotated[list[NewDocument], Field(min_length=1, fail_fast=True)]
 
 
 class Undelete(Strict):
-    docids: Annotated[list[Docid], Field(min_length=1, max_length=LIMITS.batch)]
+    docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
 
 
 class Changed(BaseModel):

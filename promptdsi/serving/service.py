@@ -10,7 +10,6 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
 
-from promptdsi.errors import PromptDSIError
 from promptdsi.serving.batching import Batcher
 from promptdsi.serving.guard import Limits
 from promptdsi.serving.held import Held, log
@@ -24,6 +23,7 @@ class Service:
 
     def __init__(self, path: str | Path, access: Access, limits: Limits, device: str) -> None:
         self.access, self.limits = access, limits
+        self.tasks: list[asyncio.Task[None]] = []
         self.held, self.batcher, self.metrics = Held(path, device=device), Batcher(), Metrics()
         self.jobs = Jobs(self.held.path, device=device, committed=self.held.refresh)
         self.batcher.observe = self.metrics.batches.observe
@@ -37,24 +37,26 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self, app: FastAPI) -> AsyncIterator[None]:
         """Open the index while the server listens already; answer, and follow the index, until the server stops."""
-        tasks = [asyncio.create_task(work) for work in (self._follow(), self.batcher.run())]
+        self.tasks = [asyncio.create_task(work) for work in (self.held.follow(), self.batcher.run())]
+        for task in self.tasks:
+            task.add_done_callback(ended)
         try:
             yield
         finally:
             await self.jobs.close()
-            for task in tasks:
+            for task in self.tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.batcher.close()
+            await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    async def _follow(self) -> None:
-        try:
-            await asyncio.to_thread(self.held.open)
-        except (PromptDSIError, OSError) as error:
-            self.held.problem = str(error)
-            log.error("the index cannot be opened: %s", error)
-            return
-        await self.held.watch()
+    @property
+    def broken(self) -> bool:
+        """Whether nothing can be answered, and waiting will not help."""
+        return (not self.held.ready and self.held.problem is not None) or any(task.done() for task in self.tasks)
+
+
+def ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a part of the server has ended", exc_info=task.exception())
 
 
 def service(request: Request) -> Service:

@@ -12,7 +12,7 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.serving.errors import APIError
 
 LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
-LINE = re.compile(r"(read|write)\s+(\S{16,})")
+LINE = re.compile(r"(read|write)\s+([!-~]{16,})")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Access:
             raise APIError(403, "read_only", "this server does not change its index", "start it with --allow-write")
         if not writing and self.read is None:
             return
-        given = authorization.removeprefix("Bearer ") if authorization and authorization.startswith("Bearer ") else ""
+        scheme, _, given = (authorization or "").partition(" ")
+        given = given.strip() if scheme.lower() == "bearer" else ""
         # Both are compared whatever the first comparison says: the time taken tells nothing.
         may_write, may_read = same(given, self.write), same(given, self.read)
         if may_write or (may_read and not writing):
@@ -47,12 +48,14 @@ def same(given: str, token: str | None) -> bool:
 def read_tokens(path: Path) -> dict[str, str]:
     """Tokens of a file with lines `read TOKEN` and `write TOKEN`; # begins a remark."""
     found: dict[str, str] = {}
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = LINE.fullmatch(line.strip())
         if not match:
-            raise DataError("expected `read TOKEN` or `write TOKEN`, a token having at least 16 characters", path=path, line=number)
+            raise DataError("expected `read TOKEN` or `write TOKEN`, a token being at least 16 ASCII characters", path=path, line=number)
+        if match[1] in found:
+            raise DataError(f"has a second {match[1]} token", path=path, line=number)
         found[match[1]] = match[2]
     if len(set(found.values())) < len(found):
         raise DataError("the read token and the write token are the same", path=path)
@@ -62,7 +65,7 @@ def read_tokens(path: Path) -> dict[str, str]:
 def access_for(host: str, *, allow_write: bool, token_file: Path | None) -> Access:
     """The access rules of a server on this address. A write token is made up where none is given on this machine alone."""
     tokens = read_tokens(token_file) if token_file else {}
-    if not LOOPBACK.fullmatch(host.strip("[]")) and "read" not in tokens:
+    if not LOOPBACK.fullmatch(host) and "read" not in tokens:
         raise UsageError(f"--host {host} can be reached from elsewhere: give a --token-file with a line `read TOKEN`")
     if allow_write and token_file and "write" not in tokens:
         raise UsageError(f"--allow-write needs a line `write TOKEN` in {token_file}")

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from promptdsi.corpus.formats.jsonl import documents
 from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError
 from promptdsi.serving.errors import APIError
+from promptdsi.serving.schemas import AddRequest
 
 
 def from_lines(body: bytes, what: str = "line") -> list[Document]:
     """Documents of JSON lines; a mistake is told with its line and column."""
-    with tempfile.NamedTemporaryFile(prefix="promptdsi-", suffix=".jsonl") as file:  # gone as soon as it was read
+    with tempfile.TemporaryFile() as file:  # without a name: whatever happens, nothing stays
         file.write(body)
-        file.flush()
+        file.seek(0)
         try:
-            found = list(documents(Path(file.name), ReadNotes()))
+            found = list(documents(Path(f"/dev/fd/{file.fileno()}"), ReadNotes()))
         except DataError as error:
             column = f", column {error.column}" if error.column is not None and what == "line" else ""
             place = f"{what} {error.line}{column}: " if error.line is not None else ""
@@ -31,6 +33,10 @@ def from_lines(body: bytes, what: str = "line") -> list[Document]:
     return found
 
 
-def from_list(given: Sequence[dict[str, Any]]) -> list[Document]:
+def from_object(body: bytes) -> list[Document]:
     """Documents of a JSON body, by the same reader."""
-    return from_lines(b"".join(json.dumps(one).encode("ascii") + b"\n" for one in given), "document")
+    try:
+        given = AddRequest.model_validate_json(body).documents
+    except ValidationError as error:
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
+    return from_lines(b"".join(json.dumps(one.model_dump(by_alias=True)).encode("ascii") + b"\n" for one in given), "document")
