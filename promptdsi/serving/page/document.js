@@ -47,9 +47,11 @@ export const documentLink = (target) =>
   h("button", {type: "button", class: "link", onclick: () => openDocument(target.docid)}, nameOf(target));
 
 /** Several docids, each of which opens its document; of many, the first. */
-export const documentList = (docids) =>
-  h("ul", {class: "neighbours"}, docids.slice(0, LISTED).map((docid) => h("li", {}, documentLink({docid}))),
-    docids.length > LISTED && h("li", {class: "soft"}, `and ${number(docids.length - LISTED)} more`));
+export function documentList(docids, all) {
+  const shown = docids.slice(0, LISTED);
+  return h("ul", {class: "neighbours"}, shown.map((docid) => h("li", {}, documentLink({docid}))),
+    all > shown.length && h("li", {class: "soft"}, `and ${number(all - shown.length)} more`));
+}
 
 $("#document").addEventListener("click", (event) => {
   if (event.target === event.currentTarget) event.currentTarget.close(); // a click beside it, on the backdrop

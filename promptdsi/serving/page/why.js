@@ -8,7 +8,7 @@ export function whyFacts(hit, why) {
     fact("Prompt", why.prompt === null ? noPromptText() : promptText(why)),
     fact("Without it", why.prompt !== null && withoutText(hit, why)),
     fact("Nearest query", why.query && [h("q", {}, why.query), nearness(why.query_similarity)]),
-    fact("Newer before it", why.newer.length > 0 ? documentList(why.newer)
+    fact("Newer before it", why.newer.length > 0 ? documentList(why.newer, why.newer_count)
       : "No document that arrived later stands before this one."),
     fact("Neighbours", why.neighbours.length > 0 && h("ol", {class: "neighbours"},
       why.neighbours.map((neighbour) => h("li", {},
