@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 7.0  # inches: a printed page
 # Paul Tol's "muted" scheme: nine colours that stay apart for colour-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
-MARKERS = "os^DvP<Xph>*"
+MARKERS, OTHER_MARKERS = "os^DvP<Xp", "hd8>*H"  # no label of ours can look like a system of the paper
 GREY = "#777777"
 RULES: dict[str, Any] = {
     "svg.hashsalt": "promptdsi",  # otherwise the names inside an SVG are random
@@ -70,7 +70,7 @@ def look_of(label: str) -> Look:
         place = KNOWN.index(label)
         return Look(PALETTE[place], MARKERS[place])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)
-    return Look(PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)])
+    return Look(PALETTE[number % len(PALETTE)], OTHER_MARKERS[number // len(PALETTE) % len(OTHER_MARKERS)])
 
 
 @contextmanager
