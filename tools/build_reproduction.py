@@ -174,7 +174,7 @@ ITEMS = (
         claims.pool_use,
     ),
     Item("Table 5", "queries and the topics they choose", "topics", "demo", "26 queries, eight topics", mined, claims.example_queries),
-    Item("Figure 7", "which layers to prompt", "layers", "short", "layer 2 of 12 (SBERT)", layer, claims.prompted_layers),
+    Item("Figure 7", "which layers to prompt", "layers", "minilm", "layer 2 of 12 (SBERT)", layer, claims.prompted_layers),
     Item("Memory", "what must be kept", "memory", "minilm", "315 KiB, 11.9 MiB; IncDSI 318 MiB on NQ320k", bytes_kept, claims.kept_memory),
 )
 

@@ -74,6 +74,7 @@ def take_all(browser: Browser, url: str) -> None:
         expect(page.get_by_test_id("why-panel").first).to_contain_text("Neighbours")
         take(page, "why", within=".hit")
         page.get_by_test_id("tab-timeline").click()
+        expect(page.locator(".generations")).to_be_visible()
         expect(page.locator(".chart svg")).to_be_visible()
         take(page, "timeline", within=".columns > div > *")
         page.get_by_test_id("tab-map").click()
