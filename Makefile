@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help demo browser test check format docs bench results soak clean
+.PHONY: help demo browser test check format docs screenshots bench results soak clean
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
@@ -13,7 +13,7 @@ help:
 	@echo "make bench    measure speed           -> docs/results"
 	@echo "make results  run the experiments     -> docs/results"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
-	@echo "make docs     rewrite the generated docs;  make format;  make clean"
+	@echo "make docs     rewrite the generated docs;  make screenshots;  make format;  make clean"
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PromptDSI needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -62,6 +62,9 @@ docs: .venv/dev
 	$(BIN)/python tools/build_demo.py
 	$(BIN)/python tools/build_docs.py
 	$(BIN)/python tools/build_reproduction.py
+
+screenshots: .venv/dev browser demo
+	$(BIN)/python tools/build_screenshots.py
 
 bench: .venv/dev
 	$(BIN)/python tools/bench_reading.py

@@ -69,7 +69,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
 def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = corpora[0].pairs("train")[0]
     outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
-    assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: this index has none" in outcome.stdout
+    assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: scores are" in outcome.stdout
     assert f"nearest kept query (1.000): {pair.query.text}" in outcome.stdout
     monkeypatch.setattr("sys.stdin", io.StringIO("tea\n\n  bread  \n"))
     lines = run("search", "index", "-", "--json", "--device", "cpu").stdout.splitlines()

@@ -114,7 +114,7 @@ def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
         for line in _reasons(hit):
             print(f"{INDENT}· {line}")
     if hits and hits[0].why and hits[0].why.prompt is None:
-        print(f"{INDENT}no prompt was used: this index has none (create --prompts); scores are those of the encoder alone")
+        print(f"{INDENT}no prompt was used: scores are those of the encoder alone")
     print(end="" if alone else "\n", flush=True)
 
 

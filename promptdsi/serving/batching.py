@@ -1,6 +1,6 @@
 """Requests that arrive together are answered together: one pass through the encoder, one over the rows.
 
-Nobody waits for company: whatever has arrived while the last batch was computed is the next one.
+Whatever has arrived while the last batch was computed is the next one. A client that asks alone never waits for company.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ TOGETHER = 256  # of work in one batch: a query with ten hits is one, each expla
 EXPLAINED = 16
 WAITING = 1024  # queries that may wait; twice as many may when they come a few at a time
 FEW = 8
+LINGER = 0.002  # seconds: when several asked together, their next questions come together too, if one waits for them
 PATIENCE = 30.0  # seconds a request waits for its answer
 Answers = list[list[Hit]]
 
@@ -70,9 +71,13 @@ class Batcher:
 
     async def run(self) -> None:
         """Answer for as long as the server lives."""
+        together = 0
         while True:
             await self._arrived.wait()
+            if together > 1:
+                await asyncio.sleep(LINGER)
             batch = self._next()
+            together = len(batch)
             if batch:
                 self.observe(sum(len(piece.wanted) for piece in batch))
                 settle(batch, await self._thread.do(answered, batch))

@@ -59,7 +59,7 @@ def ended(task: asyncio.Task[None]) -> None:
         log.error("a part of the server has ended", exc_info=task.exception())
 
 
-def service(request: Request) -> Service:
+async def service(request: Request) -> Service:  # not a plain function: each request would wait for a thread to call it
     found: Service = request.app.state.service
     return found
 
