@@ -43,8 +43,7 @@ def serve(
     Store(index).current()  # one sentence now if there is no index
     access = access_for(host, allow_write=allow_write, token_file=token_file)
     own = frozenset(name_of(name) for name in (host, *(allow_host or ())))
-    use_threads(threads)
-    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host) else None, device=device)
+    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host) else None, device=device, threads=threads)
 
     def listening(url: str) -> None:
         made_up = access.write if allow_write and token_file is None else None

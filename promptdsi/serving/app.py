@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,13 @@ def create_app(
     hosts: frozenset[str] | None = LOCAL,
     limits: Limits | None = None,
     device: str = "auto",
+    threads: int | None = None,
 ) -> FastAPI:
-    """An application over the index in a folder. It is opened when the server starts, not here."""
-    shared = Service(index, access or Access(), limits or Limits(), device)
+    """An application over the index in a folder. It is opened when the server starts, not here.
+
+    `threads` search at a time, by default one a core.
+    """
+    shared = Service(index, access or Access(), limits or Limits(), device, threads or min(8, os.cpu_count() or 1))
     app = FastAPI(title="PromptDSI", version=__version__, description=ABOUT, lifespan=shared.running, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = shared

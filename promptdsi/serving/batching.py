@@ -33,18 +33,18 @@ class Piece(NamedTuple):
 
 
 class Batcher:
-    """One thread computes, because the encoder uses the cores by itself; requests stand in a bounded queue.
+    """Requests stand in a bounded queue; workers, one a core and each computing with one thread, take batches from it.
 
-    A large request is cut into pieces and stands in the queue with one at a time, so that small ones pass between them.
+    Several threads in one product would wait for each other more than they help where batches are small. A large request is cut
+    into pieces and stands in the queue with one at a time, so that small ones pass between them.
     """
 
-    def __init__(self, *, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
-        self.together, self.waiting, self.patience = together, waiting, patience
+    def __init__(self, *, workers: int = 1, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
+        self.workers, self.together, self.waiting, self.patience = workers, together, waiting, patience
         self.depth = 0  # queries that wait or are being answered
         self.observe: Callable[[int], None] = lambda size: None  # is told the size of every batch
         self._queue: deque[Piece] = deque()
         self._arrived = asyncio.Event()
-        self._thread = Aside("search")
 
     async def ask(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
         """The answers to a request's queries; refused at once where too many wait already."""
@@ -71,6 +71,12 @@ class Batcher:
 
     async def run(self) -> None:
         """Answer for as long as the server lives."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(self.workers):
+                group.create_task(self._work(Aside(f"search-{number}")))
+
+    async def _work(self, thread: Aside) -> None:
+        await thread.do(one_thread)
         together = 0
         while True:
             await self._arrived.wait()
@@ -80,7 +86,7 @@ class Batcher:
             together = len(batch)
             if batch:
                 self.observe(sum(len(piece.wanted) for piece in batch))
-                settle(batch, await self._thread.do(answered, batch))
+                settle(batch, await thread.do(answered, batch))
 
     def _next(self) -> list[Piece]:
         """What stands first in the queue and asks the same generation; pieces whose client has gone are dropped."""
@@ -98,6 +104,12 @@ class Batcher:
         if not self._queue:
             self._arrived.clear()
         return batch
+
+
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # of products that this thread begins
 
 
 def work(wanted: Wanted) -> int:
