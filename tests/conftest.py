@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,3 +126,29 @@ def place(original: Path, tmp_path: Path) -> Path:
     import small as small_index
 
     return small_index.copied(original, tmp_path / "index")
+
+
+@pytest.fixture(scope="module")
+def path(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the small index for the servers of a test file."""
+    import small as small_index
+
+    return small_index.copied(original, tmp_path_factory.mktemp("served") / "index")
+
+
+@pytest.fixture(scope="module")
+def server(path: Path) -> Iterator[Any]:
+    """A server nobody writes to."""
+    import served
+
+    with served.serving(path) as running:
+        yield running
+
+
+@pytest.fixture
+def writable(place: Path) -> Iterator[Any]:
+    """A server of a test's own, to write to."""
+    import served
+
+    with served.serving(place) as running:
+        yield running

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from promptdsi.serving.tokens import Access
 
 READ, WRITE = "a-token-that-reads", "a-token-that-writes"
 WRITABLE = Access(write=WRITE, allow_write=True)
+BOTH = Access(read=READ, write=WRITE, allow_write=True)
 HEADERS = {"Authorization": f"Bearer {WRITE}"}
 
 
@@ -96,3 +98,17 @@ def process(path: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], st
             running.kill()
         running.wait()
         running.stderr.close()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def spoken(server: Served, raw: bytes, seconds: float = 10) -> bytes:
+    """What the server answers to bytes of ours, until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
+        connection.sendall(raw)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+        return answer

@@ -85,7 +85,7 @@ def test_the_example_of_a_baseline_and_its_experiment_are_right(backbone: str, c
 
 def test_every_promise_names_tests_that_exist() -> None:
     page = (ROOT / "docs/promises.md").read_text("utf-8")
-    written = "".join(path.read_text("utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    written = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     rows = re.findall(r"^\| R(\d+) \|.*\| (.+) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == PROMISED
     for number, cell in rows:

@@ -1,15 +1,10 @@
-"""The server answers as the index does: searches, documents, generations, additions, deletions."""
+"""The server answers as the index does: searches, documents, generations, retention, the map; alone and many at once."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import shutil
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +13,7 @@ import pytest
 import served
 import small
 
-from promptdsi import Corpus, Document, Index
-from promptdsi.index.store import Store
-
-
-@pytest.fixture(scope="module")
-def server(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[served.Served]:
-    """A server nobody writes to."""
-    path = small.copied(original, tmp_path_factory.mktemp("served") / "index")
-    with served.serving(path) as running:
-        yield running
-
-
-@pytest.fixture
-def writable(place: Path) -> Iterator[served.Served]:
-    with served.serving(place) as running:
-        yield running
-
-
-def lines(documents: list[Document]) -> bytes:
-    return b"".join(json.dumps({"_id": one.docid, "title": one.title, "text": one.text}).encode() + b"\n" for one in documents)
-
-
-def add(server: served.Served, documents: list[Document], **options: Any) -> httpx.Response:
-    return server.client.post("/api/documents", content=lines(documents), headers={"Content-Type": "application/x-ndjson"}, params=options)
-
-
-# Reading ------------------------------------------------------------------------------------------------------------------
+from promptdsi import Corpus, Index
 
 
 def test_search_answers_as_the_index_does(server: served.Served, original: Path) -> None:
@@ -152,113 +121,6 @@ def test_requests_that_arrive_together_are_encoded_together_and_answered_as_alon
     assert asked == len(queries) and passes < len(queries) / 1.5
 
 
-# Following the index ------------------------------------------------------------------------------------------------------
-
-
-def test_a_generation_of_another_writer_is_served_within_a_second(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    Index.open(place, device="cpu").add(corpora[2])
-    committed = time.monotonic()
-    while writable.search("water")["generation"] < 3:
-        assert time.monotonic() - committed < 1.0
-        time.sleep(0.01)
-    docid = corpora[2].documents[0].docid
-    assert docid in {hit["docid"] for hit in writable.search("water", k=1000)["results"][0]["hits"]}
-
-
-def test_a_generation_that_cannot_be_opened_leaves_the_one_before(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    before = writable.search("water", k=1000)
-    blobs = set((place / "blobs").iterdir())
-    Index.open(place, device="cpu").add(corpora[2])
-    # The server may have opened it by now; a second one is damaged before its name is known.
-    store = Store(place)
-    manifest = store.manifest(3)
-    (place / "blobs" / manifest.corpora[2].rows).write_bytes(b"damaged")
-    store.commit(manifest.next("delete", tombstones=(0,)))
-    assert (set((place / "blobs").iterdir())) > blobs
-    end = time.monotonic() + 5
-    while "promptdsi_stale 1.0" not in writable.client.get("/metrics").text:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    after = writable.search("water", k=1000)
-    assert after["generation"] in (2, 3)
-    assert after == before or after["generation"] == 3
-    assert writable.client.get("/readyz").status_code == 200
-
-
-def test_another_index_in_the_same_place_is_noticed(writable: served.Served, place: Path, corpora: list[Corpus], backbone: str) -> None:
-    """Also when it stands at the same generation: what counts is what CURRENT says, not a number."""
-    first = corpora[2].documents[0]
-    shutil.rmtree(place)
-    other = small.create(place, corpora[2], backbone)
-    other.add(corpora[3])
-    end = time.monotonic() + 10
-    while writable.client.get("/api/index").json()["documents"] != len(other):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert writable.client.get(f"/api/documents/{first.docid}").json()["text"] == first.text
-    assert writable.client.get(f"/api/documents/{corpora[0].documents[0].docid}").status_code == 404
-
-
-def test_nothing_that_was_purged_stays_open(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    docid = corpora[1].documents[0].docid
-    writable.search("water", k=1000)
-    writable.search("water", k=1000, at=1)
-    Index.open(place, device="cpu").purge(docid)
-    end = time.monotonic() + 5
-    while writable.search("water", k=1000)["generation"] < 3:
-        assert time.monotonic() < end
-    while deleted := [name for name in open_files(place) if name.endswith(".sqlite (deleted)")]:
-        assert time.monotonic() < end, deleted
-        time.sleep(0.05)
-
-
-def open_files(folder: Path) -> list[str]:
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(entry))
-    return [name for name in found if name.startswith(str(folder))]
-
-
-def test_files_do_not_pile_up_over_generations(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    docid = corpora[0].documents[0].docid
-    counts = []
-    for _ in range(8):
-        assert writable.client.delete(f"/api/documents/{docid}").status_code == 200
-        assert writable.client.post("/api/undelete", json={"docids": [docid]}).status_code == 200
-        writable.search("water", k=1000)
-        counts.append(len(open_files(place)))
-    assert max(counts[2:]) <= counts[1] + 2, counts
-
-
-def test_a_purge_that_is_under_way_is_respected(writable: served.Served, place: Path, corpora: list[Corpus], monkeypatch: Any) -> None:
-    """An older generation is opened without what the newest says is to be erased, even before its manifest is rewritten."""
-    from promptdsi.index import purge
-
-    docid = corpora[1].documents[0].docid
-    monkeypatch.setattr(purge, "finish_purge", lambda store, manifest: manifest)  # cut off right after the commit
-    with contextlib.suppress(Exception):
-        Index.open(place, device="cpu").purge(docid)
-    end = time.monotonic() + 5
-    while writable.search("water")["generation"] < 3:
-        assert time.monotonic() < end
-    assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 404
-    assert docid not in writable.client.get("/api/map", params={"at": 2}).text
-
-
-def test_an_index_that_is_mended_is_served_again(place: Path) -> None:
-    mark = (place / "CURRENT").read_bytes()
-    (place / "CURRENT").unlink()
-    with served.serving(place) as running:
-        assert running.client.get("/readyz").status_code == 503
-        (place / "CURRENT").write_bytes(mark)
-        end = time.monotonic() + 10
-        while running.client.get("/readyz").status_code != 200:
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        assert running.search("water")["results"]
-
-
 def test_a_small_search_passes_large_ones(server: served.Served) -> None:
     def ask() -> None:
         with httpx.Client(base_url=server.url, timeout=60) as client:
@@ -289,114 +151,3 @@ def test_work_stops_when_the_client_goes(server: served.Served) -> None:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert batches._sum.get() - before < 256
-
-
-def test_what_is_purged_is_no_longer_served(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    docid = corpora[1].documents[0].docid
-    assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 200
-    assert writable.client.get("/api/map").status_code == 200
-    Index.open(place, device="cpu").purge(docid)
-    end = time.monotonic() + 5
-    while writable.search("water")["generation"] < 3:
-        assert time.monotonic() < end
-    for at in (None, 1, 2, 3):
-        answer = writable.client.get(f"/api/documents/{docid}", params={"at": at} if at else {})
-        assert answer.status_code == 404
-        told = writable.client.get("/api/map", params={"at": at} if at else {}).text
-        assert docid not in told
-
-
-# Writing ------------------------------------------------------------------------------------------------------------------
-
-
-def test_documents_are_added_in_the_background_and_found(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    answer = add(writable, corpora[2].documents, name="from the page")
-    assert answer.status_code == 202, answer.text
-    job = writable.wait(answer.json())
-    assert job["state"] == "done", job
-    assert job["report"]["added"] == len(corpora[2]) and job["report"]["generation"] == 3 and job["stage"]
-    found = writable.search("water", k=1000)
-    assert found["generation"] == 3  # already when the job is called done
-    assert {hit["docid"]: hit["corpus"] for hit in found["results"][0]["hits"]}[corpora[2].documents[0].docid] == "from the page"
-    own = Index.open(place, device="cpu")
-    assert own.verify().problems == [] and own.generation == 3
-    assert writable.client.get("/api/jobs").json()["jobs"][0]["id"] == job["id"]
-
-
-def test_json_bodies_options_and_made_up_names(writable: served.Served) -> None:
-    body = {"documents": [{"_id": "a/b ü.txt", "text": "Green tea wants cool water.", "tag": "kitchen"}]}
-    job = writable.wait(writable.client.post("/api/documents", json=body, params={"fast": True}).json())
-    assert job["state"] == "done" and job["report"]["fast"] and job["corpus"] == "added-1"
-    found = writable.client.get("/api/documents/a%2Fb%20%C3%BC.txt").json()
-    assert found["docid"] == "a/b ü.txt" and found["metadata"] == {"tag": "kitchen"}
-    body["documents"][0]["text"] = "Black tea wants hot water."
-    refused = writable.wait(writable.client.post("/api/documents", json=body).json())
-    assert refused["state"] == "failed" and "other content" in refused["error"]["message"]
-    replaced = writable.wait(writable.client.post("/api/documents", json=body, params={"update": True}).json())
-    assert replaced["state"] == "done" and replaced["report"]["updated"] == 1
-    same = writable.wait(writable.client.post("/api/documents", json=body).json())
-    assert same["state"] == "done" and same["report"]["unchanged"] == 1 and same["report"]["added"] == 0
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b'{"_id": "x", "text": "one"}\n{"_id": "y"\n', "line 2, column"),
-        (b'{"_id": "x", "text": ""}\n', 'line 1: "text" is empty'),
-        (b'{"_id": "x", "text": "one"}\n{"_id": "x", "text": "two"}\n', "line 2: id 'x' appeared before"),
-        (b'{"_id": "x", "text": "caf\xe9"}\n', "line 1: not UTF-8"),
-        (b"\n", "there is no document"),
-    ],
-)
-def test_mistakes_in_documents_are_told_with_their_line(server: served.Served, body: bytes, said: str) -> None:
-    answer = server.client.post("/api/documents", content=body, headers={"Content-Type": "application/x-ndjson"})
-    assert answer.status_code == 422 and said in answer.json()["error"]["message"], answer.text
-    assert "/tmp" not in answer.text and ".jsonl" not in answer.text
-    assert server.client.get("/api/jobs").json()["jobs"] == []
-
-
-def test_names_are_unique_also_among_jobs_that_wait(writable: served.Served, corpora: list[Corpus]) -> None:
-    taken = add(writable, corpora[2].documents, name="d1")
-    assert taken.status_code == 409 and taken.json()["error"]["code"] == "name"
-    first = add(writable, corpora[2].documents, name="new")
-    assert add(writable, corpora[3].documents, name="new").status_code == 409
-    second = add(writable, corpora[3].documents)
-    assert [writable.wait(job.json())["state"] for job in (first, second)] == ["done", "done"]
-    assert writable.search("water")["generation"] == 4
-
-
-def test_a_worker_that_dies_leaves_the_index_as_it_was(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    import psutil
-
-    before = small.signature(place)
-    job = add(writable, corpora[2].documents).json()
-    end = time.monotonic() + 30
-    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.worker" in one.cmdline()]):
-        assert time.monotonic() < end
-    workers[0].kill()
-    ended = writable.wait(job)
-    assert ended["state"] == "failed" and "signal 9" in ended["error"]["message"]
-    assert small.signature(place) == before
-    assert writable.wait(add(writable, corpora[2].documents).json())["state"] == "done"
-
-
-def test_delete_and_undo(writable: served.Served, corpora: list[Corpus]) -> None:
-    docid = corpora[0].documents[0].docid
-    before = writable.search("water", k=1000)["results"]
-    gone = writable.client.delete(f"/api/documents/{docid}")
-    assert gone.status_code == 200 and gone.json() == {"generation": 3, "documents": len(corpora[0]) + len(corpora[1]) - 1}
-    left = writable.search("water", k=1000)
-    assert left["generation"] == 3 and docid not in {hit["docid"] for hit in left["results"][0]["hits"]}
-    again = writable.client.delete(f"/api/documents/{docid}")
-    assert again.status_code == 404 and again.json()["error"]["code"] == "deleted"
-    back = writable.client.post("/api/undelete", json={"docids": [docid]})
-    assert back.status_code == 200 and back.json()["generation"] == 4
-    assert writable.search("water", k=1000)["results"] == before
-    assert writable.client.post("/api/undelete", json={"docids": [docid]}).status_code == 409
-    assert writable.client.post("/api/undelete", json={"docids": ["nobody"]}).status_code == 404
-
-
-def test_another_writer_is_told_and_nothing_waits(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
-    with Store(place).writing():
-        answer = writable.client.delete(f"/api/documents/{corpora[0].documents[0].docid}")
-    assert answer.status_code == 409 and answer.json()["error"]["code"] == "busy" and answer.headers["Retry-After"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from promptdsi.corpus.records import MAX_ID_CHARACTERS
+from promptdsi.index import hits, neighbours
 
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
 
@@ -54,41 +55,22 @@ class SearchRequest(Strict):
         return [self.query] if isinstance(self.query, str) else self.query
 
 
-class Neighbour(BaseModel):
-    docid: str
-    title: str
-    similarity: float
-    corpus: str
+def described(kind: Any, **nested: Any) -> Any:
+    """A model with the fields of a named tuple of the index, so that there is one list of them."""
+    hints = get_type_hints(kind) | nested
+    fields: dict[str, Any] = {name: (hints[name], kind._field_defaults.get(name, ...)) for name in kind._fields}
+    return create_model(kind.__name__, **fields)
 
 
-class Why(BaseModel):
-    prompt: int | None
-    similarity: float | None
-    topic: list[str]
-    rank_without: int
-    score_without: float
-    query: str | None
-    query_similarity: float | None
-    newer: list[str]
-    newer_count: int
-    neighbours: list[Neighbour]
-
-
-class Hit(BaseModel):
-    rank: int
-    docid: str
-    score: float
-    title: str
-    snippet: str
-    corpus: str
-    since: int
-    why: Why | None = None
+Neighbour = described(neighbours.Neighbour)
+Why = described(hits.Why, neighbours=list[Neighbour])  # type: ignore[valid-type]
+Hit = described(hits.Hit, why=Why | None)
 
 
 class Result(BaseModel):
     query: str
     cut: Annotated[bool, Field(description="the query is longer than the model reads")]
-    hits: list[Hit]
+    hits: list[Hit]  # type: ignore[valid-type]
 
 
 class SearchResponse(BaseModel):

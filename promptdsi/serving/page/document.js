@@ -26,10 +26,11 @@ export async function openDocument(docid) {
         found.text || h("p", {class: "soft"}, index?.store === "text"
           ? "This document has no text." : "This index keeps no text of its documents.")),
       metadata(found.metadata));
-    $("button", dialog).focus();
   } catch (error) {
-    if (mine === wanted) fill(docid, errorBox(error, () => openDocument(docid)));
+    if (mine !== wanted) return;
+    fill(docid, errorBox(error, () => openDocument(docid)));
   }
+  $("button", dialog).focus(); // what had focus was replaced
 }
 
 /** The corpus a document came with, and since which generation it is there. */

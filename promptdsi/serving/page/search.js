@@ -129,10 +129,15 @@ function showHits() {
     return;
   }
   const widthOf = barWidths(hits.map((hit) => hit.score));
+  const place = focusedHit();
   $("#results").replaceChildren(
     h("ol", {class: "hits"}, hits.map((hit) => hitItem(hit, widthOf(hit.score)))),
     h("button", {type: "button", class: "more", hidden: hits.length < FIRST || k > FIRST, onclick: showMore}, "Show more"));
+  if (place >= 0) document.querySelectorAll(".hit .title")[Math.min(place, hits.length - 1)].focus();
 }
+
+/** Which hit has focus: a late answer must not drop whoever went down into the list already. -1 when none has. */
+const focusedHit = () => [...document.querySelectorAll(".hit")].indexOf(document.activeElement.closest(".hit"));
 
 async function showMore() {
   await search(MORE);

@@ -1,0 +1,135 @@
+"""The server follows its index: new generations, damaged ones, purges, another index in the same place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import served
+import small
+
+from promptdsi import Corpus, Index
+from promptdsi.index.store import Store
+
+
+def test_a_generation_of_another_writer_is_served_within_a_second(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    Index.open(place, device="cpu").add(corpora[2])
+    committed = time.monotonic()
+    while writable.search("water")["generation"] < 3:
+        assert time.monotonic() - committed < 1.0
+        time.sleep(0.01)
+    docid = corpora[2].documents[0].docid
+    assert docid in {hit["docid"] for hit in writable.search("water", k=1000)["results"][0]["hits"]}
+
+
+def test_a_generation_that_cannot_be_opened_leaves_the_one_before(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    before = writable.search("water", k=1000)
+    blobs = set((place / "blobs").iterdir())
+    Index.open(place, device="cpu").add(corpora[2])
+    # The server may have opened it by now; a second one is damaged before its name is known.
+    store = Store(place)
+    manifest = store.manifest(3)
+    (place / "blobs" / manifest.corpora[2].rows).write_bytes(b"damaged")
+    store.commit(manifest.next("delete", tombstones=(0,)))
+    assert (set((place / "blobs").iterdir())) > blobs
+    end = time.monotonic() + 5
+    while "promptdsi_stale 1.0" not in writable.client.get("/metrics").text:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    after = writable.search("water", k=1000)
+    assert after["generation"] in (2, 3)
+    assert after == before or after["generation"] == 3
+    assert writable.client.get("/readyz").status_code == 200
+
+
+def test_another_index_in_the_same_place_is_noticed(writable: served.Served, place: Path, corpora: list[Corpus], backbone: str) -> None:
+    """Also when it stands at the same generation: what counts is what CURRENT says, not a number."""
+    first = corpora[2].documents[0]
+    shutil.rmtree(place)
+    other = small.create(place, corpora[2], backbone)
+    other.add(corpora[3])
+    end = time.monotonic() + 10
+    while writable.client.get("/api/index").json()["documents"] != len(other):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert writable.client.get(f"/api/documents/{first.docid}").json()["text"] == first.text
+    assert writable.client.get(f"/api/documents/{corpora[0].documents[0].docid}").status_code == 404
+
+
+def test_nothing_that_was_purged_stays_open(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    docid = corpora[1].documents[0].docid
+    writable.search("water", k=1000)
+    writable.search("water", k=1000, at=1)
+    Index.open(place, device="cpu").purge(docid)
+    end = time.monotonic() + 5
+    while writable.search("water", k=1000)["generation"] < 3:
+        assert time.monotonic() < end
+    while deleted := [name for name in open_files(place) if name.endswith(".sqlite (deleted)")]:
+        assert time.monotonic() < end, deleted
+        time.sleep(0.05)
+
+
+def open_files(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(entry))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+def test_files_do_not_pile_up_over_generations(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    docid = corpora[0].documents[0].docid
+    counts = []
+    for _ in range(8):
+        assert writable.client.delete(f"/api/documents/{docid}").status_code == 200
+        assert writable.client.post("/api/undelete", json={"docids": [docid]}).status_code == 200
+        writable.search("water", k=1000)
+        counts.append(len(open_files(place)))
+    assert max(counts[2:]) <= counts[1] + 2, counts
+
+
+def test_a_purge_that_is_under_way_is_respected(writable: served.Served, place: Path, corpora: list[Corpus], monkeypatch: Any) -> None:
+    """An older generation is opened without what the newest says is to be erased, even before its manifest is rewritten."""
+    from promptdsi.index import purge
+
+    docid = corpora[1].documents[0].docid
+    monkeypatch.setattr(purge, "finish_purge", lambda store, manifest: manifest)  # cut off right after the commit
+    with contextlib.suppress(Exception):
+        Index.open(place, device="cpu").purge(docid)
+    end = time.monotonic() + 5
+    while writable.search("water")["generation"] < 3:
+        assert time.monotonic() < end
+    assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 404
+    assert docid not in writable.client.get("/api/map", params={"at": 2}).text
+
+
+def test_an_index_that_is_mended_is_served_again(place: Path) -> None:
+    mark = (place / "CURRENT").read_bytes()
+    (place / "CURRENT").unlink()
+    with served.serving(place) as running:
+        assert running.client.get("/readyz").status_code == 503
+        (place / "CURRENT").write_bytes(mark)
+        end = time.monotonic() + 10
+        while running.client.get("/readyz").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert running.search("water")["results"]
+
+
+def test_what_is_purged_is_no_longer_served(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
+    docid = corpora[1].documents[0].docid
+    assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 200
+    assert writable.client.get("/api/map").status_code == 200
+    Index.open(place, device="cpu").purge(docid)
+    end = time.monotonic() + 5
+    while writable.search("water")["generation"] < 3:
+        assert time.monotonic() < end
+    for at in (None, 1, 2, 3):
+        answer = writable.client.get(f"/api/documents/{docid}", params={"at": at} if at else {})
+        assert answer.status_code == 404
+        told = writable.client.get("/api/map", params={"at": at} if at else {}).text
+        assert docid not in told
