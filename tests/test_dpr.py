@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from promptdsi import Corpus, Document, Judgement, Query
+from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.learning.examples import Asked
 from promptdsi.learning.training import Plan, TrainingLog
 from promptdsi.methods import dpr
 from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.dpr import DPR, asked_first, learn_towers, ranking_loss, with_hard_negatives
-from promptdsi.methods.neural import whole_text
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 

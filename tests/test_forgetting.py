@@ -14,6 +14,7 @@ import small
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
 from promptdsi.index import growth
 from promptdsi.index.manifest import Entry
+from promptdsi.index.options import Options
 from promptdsi.index.store import Store
 
 MARK = "zanzibarquartz"
@@ -121,6 +122,7 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 from promptdsi import Corpus
 from promptdsi.index import growth
+from promptdsi.index.options import Options
 from promptdsi.index.store import Store
 place, corpus, *forbidden = sys.argv[1:]
 written = []
@@ -130,7 +132,7 @@ def put_entry(*arguments, **keywords):
     written.append(len(opened))  # everything that was learned is on the disk
     return entry
 growth.put_entry = put_entry
-growth.add(Store(Path(place)), Corpus.read(corpus), growth.Options(device="cpu"))
+growth.add(Store(Path(place)), Corpus.read(corpus), Options(device="cpu"))
 learning = opened[: written[0]]
 names = {Path(path).name for path in learning}
 assert not names & set(forbidden), names & set(forbidden)
@@ -167,7 +169,7 @@ def test_the_past_may_be_gone_while_adding(place: Path, corpora: list[Corpus]) -
                 (without / "blobs" / name).unlink()
     rows = []
     for folder in (with_them, without):
-        growth.add(Store(folder), corpora[2], growth.Options(device="cpu"))
+        growth.add(Store(folder), corpora[2], Options(device="cpu"))
         rows.append(Store(folder).manifest().corpora[2].rows)
     assert rows[0] == rows[1]
 

@@ -17,11 +17,12 @@ from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.errors import UsageError
 from promptdsi.index import growth
 from promptdsi.index.documents import write_documents
-from promptdsi.index.entries import put_rows
 from promptdsi.index.hits import snippet
 from promptdsi.index.ids import Ids
 from promptdsi.index.manifest import sealed, unsealed
+from promptdsi.index.options import Options
 from promptdsi.index.purge import pending, purge
+from promptdsi.index.rows import put_rows
 from promptdsi.index.store import NoIndex, Store
 
 X, Y = Document("x", "water about zanzibar", "X"), Document("y", "tea about y", "Y")
@@ -77,8 +78,8 @@ def test_damage_does_not_become_the_truth(place: Path, corpora: list[Corpus]) ->
     for name, act in (
         (entry.rows, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
         (entry.ids, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
-        (entry.documents, lambda: growth.tune(Store(place), growth.Options(device="cpu"))),
-        (entry.queries, lambda: growth.tune(Store(place), growth.Options(device="cpu"))),
+        (entry.documents, lambda: growth.tune(Store(place), Options(device="cpu"))),
+        (entry.queries, lambda: growth.tune(Store(place), Options(device="cpu"))),
     ):
         path = place / "blobs" / str(name)
         whole = path.read_bytes()
@@ -221,7 +222,7 @@ def test_many_corpora_are_cheap_and_need_few_files(place: Path) -> None:
             since=number,
             count=1,
             ids=store.blobs.put_json(Ids.of(documents, since=number).to_json()),
-            rows=put_rows(store, store.blobs.tensors(manifest.corpora[1].rows)["rows"][:1], since=number),
+            rows=put_rows(store, store.blobs.arrays(manifest.corpora[1].rows)["rows"][:1], since=number),
             documents=write_documents(store.blobs, enumerate(documents), since=number),
             queries=None,
         )

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
-from promptdsi.model.encoder import Encoder, EncoderConfig, Tokens
+from promptdsi.model.encoder import Encoder, Tokens
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.tokens import Tokenizer
 

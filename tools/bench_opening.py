@@ -71,18 +71,19 @@ def main() -> None:
 
 def build(place: Path, documents: int) -> None:
     """A real index of two documents with a corpus of synthetic rows behind it: opening does not care what rows mean."""
-    import torch
+    import numpy as np
 
     from promptdsi import Corpus, Document, Index
     from promptdsi.index.documents import write_documents
-    from promptdsi.index.entries import put_rows
     from promptdsi.index.ids import Ids
     from promptdsi.index.manifest import Entry
+    from promptdsi.index.rows import put_rows
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, fit_epochs=0, offline=True, device="cpu").store
     made = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(documents)]
-    vectors = torch.nn.functional.normalize(torch.randn(documents, 384, generator=torch.Generator().manual_seed(0)))
+    vectors = np.random.default_rng(0).standard_normal((documents, 384), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     entry = Entry(
         name="synthetic",
         since=2,

@@ -24,6 +24,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no prog
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="What encodes queries: onnx, int8 (quicker, a little off) or torch.", metavar="auto|onnx|int8|torch"),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Processor threads to compute with.")]
 OnError = Annotated[
     str, typer.Option("--on-error", help="stop at the first bad record, or skip bad records and list them.", metavar="stop|skip")

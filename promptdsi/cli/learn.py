@@ -108,9 +108,10 @@ def add(
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
     from promptdsi.index import growth
+    from promptdsi.index.options import Options
     from promptdsi.index.store import Store
 
-    options = growth.Options(
+    options = Options(
         fast=fast,
         update=update,
         max_drift=max_drift,
@@ -139,9 +140,10 @@ def tune(
         return
     use_threads(threads)
     from promptdsi.index import growth
+    from promptdsi.index.options import Options
     from promptdsi.index.store import Store
 
-    reports = growth.tune(Store(index), growth.Options(max_drift=max_drift, seed=seed, device=device, **told(quiet)))
+    reports = growth.tune(Store(index), Options(max_drift=max_drift, seed=seed, device=device, **told(quiet)))
     if not reports:
         say("nothing to tune: no corpus was added with --fast", quiet=quiet)
     for report in reports:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Device, Json, Offline, Quiet, Threads, print_json, say, use_threads
+from promptdsi.cli.console import Device, Engine, Json, Offline, Quiet, Threads, print_json, say
 from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import UsageError
 
@@ -28,6 +28,7 @@ def search(
     k: Annotated[int, typer.Option("-k", help="How many documents to show.")] = 10,
     explain: Annotated[bool, typer.Option("--explain", help="Say why each document stands where it does.")] = False,
     at: At = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
     offline: Offline = False,
@@ -35,14 +36,13 @@ def search(
     json: Json = False,
 ) -> None:
     """Find documents. One line of JSON per query with --json."""
-    use_threads(threads)
     from promptdsi.index.index import Index
 
-    opened = Index.open(index, at=at, device=device)
-    method = opened.snapshot.method
+    opened = Index.open(index, at=at, engine=engine, device=device, threads=threads)
+    snapshot = opened.snapshot
     for batch in _batches(queries):
-        if cut := method.tokenizer_.encode(batch, max_tokens=method.max_tokens).cut:
-            say(f"{cut:,} queries are longer than {method.max_tokens} tokens; their ends were not read", quiet=quiet)
+        if cut := snapshot.encoder.cut(batch):
+            say(f"{cut:,} queries are longer than {snapshot.manifest.params['max_tokens']} tokens; their ends were not read", quiet=quiet)
         for query, hits in zip(batch, opened.search(batch, k=k, explain=explain), strict=True):
             if json:
                 print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in hits]})

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import Device, Quiet, Threads, say, use_threads
+from promptdsi.cli.console import Device, Engine, Quiet, Threads, say
 from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import PromptDSIError
 
@@ -26,6 +26,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option("--allow-host", help="A further host name to answer to, as behind a proxy.", metavar="NAME")
     ] = None,
+    engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
@@ -43,7 +44,8 @@ def serve(
     Store(index).current()  # one sentence now if there is no index
     access = access_for(host, allow_write=allow_write, token_file=token_file)
     own = frozenset(name_of(name) for name in (host, *(allow_host or ())))
-    app = create_app(index, access=access, hosts=LOCAL | own if LOOPBACK.fullmatch(host) else None, device=device, threads=threads)
+    hosts = LOCAL | own if LOOPBACK.fullmatch(host) else None
+    app = create_app(index, access=access, hosts=hosts, engine=engine, device=device, threads=threads)
 
     def listening(url: str) -> None:
         made_up = access.write if allow_write and token_file is None else None
@@ -53,11 +55,10 @@ def serve(
     run(app, host, port, seconds=SECONDS_TO_DRAIN, listening=listening)
 
 
-def mcp(index: IndexPath, device: Device = "auto", threads: Threads = None) -> None:
+def mcp(index: IndexPath, engine: Engine = "auto", device: Device = "auto", threads: Threads = None) -> None:
     """Serve search and get over standard input and output, as an MCP server; read only."""
-    use_threads(threads)
     try:
         from promptdsi.serving.assistant import create_server
     except ImportError as error:
         raise PromptDSIError(f"promptdsi mcp needs {error.name}: pip install 'promptdsi[mcp]'") from None
-    create_server(index, device=device).run()
+    create_server(index, engine=engine, device=device, threads=threads).run()

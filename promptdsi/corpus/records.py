@@ -28,6 +28,11 @@ class Document(NamedTuple):
     metadata: Mapping[str, Any] = EMPTY
 
 
+def whole_text(document: Document) -> str:
+    """What is read of a document: its title and its text."""
+    return f"{document.title}. {document.text}" if document.title else document.text
+
+
 class Query(NamedTuple):
     """A text that should find a document; *annotated* came with the data, *pseudo* was generated from the document."""
 

@@ -6,12 +6,15 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
+from promptdsi.engine.mapped import mapped_tensors
 from promptdsi.errors import DataError
 from promptdsi.files import adopt, atomic_write, remove, sha256_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
 
@@ -90,6 +93,10 @@ class Blobs:
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
+
+    def arrays(self, name: str) -> dict[str, NDArray[Any]]:
+        """The same for the query engine, without torch."""
+        return mapped_tensors(self.path(name))
 
     def names(self) -> set[str]:
         """Every file of the folder, ours or not."""

@@ -11,7 +11,7 @@ from promptdsi.index.report import Report
 from promptdsi.index.store import Store
 
 if TYPE_CHECKING:
-    from promptdsi.index.growth import Options
+    from promptdsi.index.options import Options
 
 NO_PROBES = "--max-drift needs probe queries to measure with: none were kept; see --keep-probes"
 

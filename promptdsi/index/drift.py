@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from promptdsi.evaluation.asking import Question, ask
 from promptdsi.evaluation.metrics import values
-from promptdsi.index.entries import get_list
+from promptdsi.index.lists import get_list
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.report import Drift
 from promptdsi.index.snapshot import method_of

@@ -14,14 +14,16 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.asking import questions
 from promptdsi.index.documents import Documents, write_documents
 from promptdsi.index.ids import Ids
+from promptdsi.index.lists import get_list, put_list
 from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.rows import put_rows
 from promptdsi.index.store import Store
 from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 
 if TYPE_CHECKING:
-    from promptdsi.index.growth import Options
+    from promptdsi.index.options import Options
 
 
 def put_entry(store: Store, corpus: Corpus, method: PromptDSI, *, since: int, options: Options) -> Entry:
@@ -35,26 +37,13 @@ def put_entry(store: Store, corpus: Corpus, method: PromptDSI, *, since: int, op
         name=corpus.name,
         since=since,
         count=len(corpus),
-        rows=put_rows(store, block, since=since),
+        rows=put_rows(store, block.detach().cpu().numpy(), since=since),
         ids=store.blobs.put_json(Ids.of(corpus.documents, since=since).to_json()),
         documents=documents,
         probes=put_list(store, _probes(corpus, options.keep_probes, method.seed), since=since) if options.keep_probes else None,
         queries=put_list(store, _queries(corpus, method, first=since == 1), since=since) if options.keep_queries else None,
         fast=options.fast,
     )
-
-
-def put_rows(store: Store, rows: Tensor, *, since: int) -> str:
-    return store.blobs.put(to_bytes({"rows": rows}, metadata={"since": str(since)}), "safetensors")
-
-
-def put_list(store: Store, entries: list[dict[str, Any]], *, since: int) -> str:
-    """Probes or queries of a corpus."""
-    return store.blobs.put_json({"since": since, "entries": entries})
-
-
-def get_list(store: Store, name: str) -> list[dict[str, Any]]:
-    return list(store.blobs.json(name)["entries"])
 
 
 def _probes(corpus: Corpus, number: int, seed: int) -> list[dict[str, Any]]:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Judgement, Query
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.index.snapshot import Snapshot
-from promptdsi.methods.storage import to_bytes
-from promptdsi.model.families import library_config, library_weights
 
 
 def export(snapshot: Snapshot, to: str, folder: Path) -> list[str]:
@@ -32,13 +30,12 @@ def export(snapshot: Snapshot, to: str, folder: Path) -> list[str]:
 
 def living(snapshot: Snapshot) -> list[int]:
     """The rows of all documents that can be found."""
-    rows = snapshot.method.model_.rows
-    return [row for row in range(len(rows)) if row not in rows.dead]
+    return [row for row in range(len(snapshot.table)) if row not in snapshot.table.dead]
 
 
-def _matrix(snapshot: Snapshot) -> torch.Tensor:
+def _matrix(snapshot: Snapshot) -> NDArray[np.float32]:
     """The living rows: (N, D)."""
-    return torch.cat([block.detach().cpu() for block in snapshot.method.model_.rows.blocks])[living(snapshot)]
+    return snapshot.table.vectors(living(snapshot))
 
 
 def _faiss(snapshot: Snapshot, folder: Path) -> None:
@@ -47,11 +44,11 @@ def _faiss(snapshot: Snapshot, folder: Path) -> None:
         import faiss
     except ImportError:
         raise PromptDSIError("the export to FAISS needs faiss: pip install 'promptdsi[faiss]'") from None
-    matrix = _matrix(snapshot).numpy()
+    matrix = _matrix(snapshot)
     index = faiss.IndexIDMap(faiss.IndexFlatIP(matrix.shape[1]))
-    index.add_with_ids(np.ascontiguousarray(matrix, dtype=np.float32), np.array(living(snapshot), dtype=np.int64))
+    index.add_with_ids(matrix, np.array(living(snapshot), dtype=np.int64))
     faiss.write_index(index, str(folder / "rows.faiss"))
-    docids = snapshot.method.model_.rows.docids
+    docids = snapshot.table.docids
     _write(folder / "docids.json", {str(row): docids[row] for row in living(snapshot)})
 
 
@@ -61,7 +58,7 @@ def _beir(snapshot: Snapshot, folder: Path) -> None:
         raise PromptDSIError(f"the index stores no text (--store {snapshot.manifest.store}), so its documents cannot be exported")
     rows = living(snapshot)
     documents = [document for row in rows if (document := snapshot.document(row))]
-    here = {(snapshot.place(row).number, snapshot.method.model_.rows.docids[row]) for row in rows}
+    here = {(snapshot.place(row).number, snapshot.table.docids[row]) for row in rows}
     kept = [
         (f"{number}-{place}", one)
         for number in range(len(snapshot.manifest.corpora))
@@ -74,12 +71,17 @@ def _beir(snapshot: Snapshot, folder: Path) -> None:
 
 def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
     """The encoder as transformers and sentence-transformers load it, the rows beside it."""
+    import torch
+
+    from promptdsi.methods.storage import to_bytes
+    from promptdsi.model.families import library_config, library_weights
+
     method = snapshot.method
     config = method.model_.encoder.config
     weights = library_weights(method.model_.encoder.state_dict(), config)
     for name, tensors in (
         ("model", weights),
-        ("rows", {"rows": _matrix(snapshot)}),
+        ("rows", {"rows": torch.from_numpy(_matrix(snapshot))}),
         ("prompts", method.model_.strategy.state()),
     ):
         if tensors:

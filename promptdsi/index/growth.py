@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +20,14 @@ from promptdsi.evaluation.asking import ask, questions
 from promptdsi.evaluation.metrics import values
 from promptdsi.index.checks import NO_PROBES, check_bound, check_corpus, check_probes, name_of, refuse_drift
 from promptdsi.index.drift import measure_drift
-from promptdsi.index.entries import put_entry, put_prompts, put_rows, stored_corpus
+from promptdsi.index.entries import put_entry, put_prompts, stored_corpus
 from promptdsi.index.ids import content_of
 from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.options import Options
 from promptdsi.index.purge import finish_purge
-from promptdsi.index.report import Report, Work, estimate
+from promptdsi.index.report import Report, estimate
+from promptdsi.index.rows import put_rows
 from promptdsi.index.snapshot import check_learned, ids_of, living_ids, method_of
 from promptdsi.index.store import WORK, Store
 from promptdsi.index.together import call_helpers
@@ -33,27 +35,10 @@ from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
-from promptdsi.progress import Progress, silent
+from promptdsi.progress import Progress
 
 AS_IT_WAS = "{} is as it was; run the same command again"
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How to create or add. `announce` is told what will happen before anything is learned."""
-
-    name: str | None = None
-    store: str = "text"
-    keep_probes: int = 0
-    keep_queries: bool = False
-    seed: int | None = None  # of this learning; the method's own by default
-    fast: bool = False
-    update: bool = False
-    max_drift: float | None = None
-    device: str = "auto"
-    progress: Progress = silent
-    announce: Callable[[Work], None] = lambda work: None
 
 
 @contextlib.contextmanager
@@ -167,7 +152,7 @@ def tune(store: Store, options: Options) -> list[Report]:
             method = _seeded(method_of(store, parent, device=options.device, last=number), options)
             options.announce(estimate(method, corpus, first=False, train=True))
             method.tune(corpus, progress=options.progress)
-            rows = put_rows(store, method.model_.rows.blocks[-1], since=entry.since)
+            rows = put_rows(store, method.model_.rows.blocks[-1].detach().cpu().numpy(), since=entry.since)
             corpora = list(parent.corpora)
             corpora[number] = replace(entry, rows=rows, fast=False)
             prompts = put_prompts(store, parent.prompts, method.model_.strategy.state())

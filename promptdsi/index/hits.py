@@ -7,16 +7,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
 from promptdsi.corpus.generators.stopwords import STOPWORDS
+from promptdsi.engine.encoder import Floats
+from promptdsi.engine.selection import unit
+from promptdsi.engine.table import exact_scores
 from promptdsi.errors import UsageError
-from promptdsi.index.neighbours import Neighbour, neighbours, vector_of
+from promptdsi.index.neighbours import Neighbour, neighbours
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.methods.method import check_k
-from promptdsi.model.dsi import Encoded
-from promptdsi.model.prompts.strategy import NO_PROMPT
 
 SNIPPET = 180  # characters
 READ, MATCHES = 20_000, 200  # characters of a text, and words of the query in it, that a snippet is looked for in
@@ -95,9 +93,8 @@ def answer(snapshot: Snapshot, wanted: Sequence[Wanted], *, stop: Callable[[], b
             raise UsageError(f"the query {query[:50]!a} is not UTF-8") from None
     if not wanted:
         return []
-    method = snapshot.method
-    vectors = method.encode([one.query for one in wanted])
-    found = method.model_.rows.top(vectors, max(one.k for one in wanted))
+    vectors = snapshot.encoder.encode([one.query for one in wanted])
+    found = snapshot.table.top(vectors, max(one.k for one in wanted))
     answers = []
     for (query, k, explain), vector, rows, scores in zip(wanted, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
         if stop():
@@ -111,27 +108,22 @@ def _hit(snapshot: Snapshot, query: str, rank: int, row: int, score: float) -> H
     entry = snapshot.place(row).entry
     document = snapshot.document(row)
     title, text = (document.title, snippet(document.text, query)) if document else ("", "")
-    return Hit(rank, snapshot.method.model_.rows.docids[row], score, title, text, entry.name, entry.since)
+    return Hit(rank, snapshot.table.docids[row], score, title, text, entry.name, entry.since)
 
 
-@torch.no_grad()
-def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], hits: list[Hit]) -> list[Hit]:
+def _explained(snapshot: Snapshot, query: str, vector: Floats, rows: list[int], hits: list[Hit]) -> list[Hit]:
     if not hits:
         return hits
-    method = snapshot.method
-    ids = method.tokenizer_.encode([query], max_tokens=method.max_tokens).ids
-    encoded: Encoded = method.model_(method.tokenizer_.pad(ids, vector.device))
-    chosen, close = encoded.selection.ids, encoded.selection.similarity
-    prompt = int(chosen[0]) if chosen is not None and int(chosen[0]) != NO_PROMPT else None
-    words = method.topics_.words if method.topics_ and method.model_.strategy.wants_topics else []
+    chosen = snapshot.encoder.choose(query)
+    prompt = int(chosen.ids[0]) if chosen and not (chosen.hidden is not None and chosen.hidden[0]) else None
+    topics = snapshot.manifest.facts.get("topics") if snapshot.manifest.params.get("prompts") == "topic" else None
+    words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
-    plain = method.encode([query], prompted=False)  # (1, D)
-    table = method.model_.rows
-    targets = torch.tensor(rows, device=plain.device)
-    ranks = table.ranks(plain.expand(len(rows), -1), targets).tolist()
-    scores = [float(plain[0] @ vector_of(snapshot, row)) for row in rows]
+    plain = snapshot.encoder.encode([query], prompted=False)[0]  # (D,)
+    ranks = snapshot.table.ranks(plain, rows).tolist()
+    scores = exact_scores(snapshot.table.vectors(rows), plain).tolist()
     alike, nearest = neighbours(snapshot, rows), _nearest(snapshot, rows, hits, vector)
-    similarity = float(close[0]) if close is not None else None
+    similarity = float(chosen.similarity[0]) if chosen else None
     explained = []
     for place, hit in enumerate(hits):
         newer = [other.docid for other in hits[:place] if other.since > hit.since]
@@ -140,14 +132,14 @@ def _explained(snapshot: Snapshot, query: str, vector: Tensor, rows: list[int], 
     return explained
 
 
-def _nearest(snapshot: Snapshot, rows: list[int], hits: list[Hit], vector: Tensor) -> list[tuple[str | None, float | None]]:
+def _nearest(snapshot: Snapshot, rows: list[int], hits: list[Hit], vector: Floats) -> list[tuple[str | None, float | None]]:
     """For each document the kept query nearest to the one asked, where the owner kept any."""
     kept = [
         [one["text"] for one in snapshot.kept_queries(snapshot.place(row).number).get(hit.docid, [])]
         for row, hit in zip(rows, hits, strict=True)
     ]
     texts = [text for own in kept for text in own]
-    close = torch.nn.functional.cosine_similarity(snapshot.method.encode(texts), vector[None]).tolist() if texts else []
+    close = (unit(snapshot.encoder.encode(texts)) @ unit(vector)).tolist() if texts else []
     found: list[tuple[str | None, float | None]] = []
     for own in kept:
         near, close = close[: len(own)], close[len(own) :]

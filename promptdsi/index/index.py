@@ -13,33 +13,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.asking import Asked, ask, questions
-from promptdsi.index import growth, hits, purge, removal
+from promptdsi.index import hits, purge, removal
 from promptdsi.index.documents import STORES
 from promptdsi.index.export import export
 from promptdsi.index.hits import Hit
 from promptdsi.index.manifest import Manifest
+from promptdsi.index.options import OPTIONS, Options
 from promptdsi.index.records import record
-from promptdsi.index.report import Report
 from promptdsi.index.snapshot import Snapshot, kind_of, open_snapshot
 from promptdsi.index.store import Store
 from promptdsi.index.verify import Verified, verify
-from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.progress import Progress, silent
 
-OPTIONS = {field.name for field in fields(growth.Options)}
+if TYPE_CHECKING:
+    from promptdsi.index.report import Report
+    from promptdsi.methods.promptdsi import PromptDSI
 
 
 class Index:
     """A durable index, opened at one generation. `report` tells what the last create, add or tune did."""
 
-    def __init__(self, store: Store, snapshot: Snapshot, *, pinned: bool = False, device: str = "auto") -> None:
-        self.store, self.pinned, self.device = store, pinned, device
+    def __init__(self, store: Store, snapshot: Snapshot, *, pinned: bool = False, **how: Any) -> None:
+        self.store, self.pinned, self.how = store, pinned, how
         self._snapshot: Snapshot | None = snapshot
         self.report: Report | None = None
 
@@ -61,26 +62,42 @@ class Index:
         _refuse(keywords, ("fast", "update", "max_drift"), "create")
         chosen = {key: value for key, value in keywords.items() if key in OPTIONS and key != "seed"}
         params = {key: value for key, value in keywords.items() if key not in OPTIONS or key in ("device", "seed")}
-        options = growth.Options(**chosen)
+        options = Options(**chosen)
         if options.store not in STORES:
             raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
         store = Store(Path(path).expanduser())
+        from promptdsi.index import growth  # brings torch with it
+
         report = growth.create(store, corpus, make_method(method, preset, params), options)
         index = cls.open(path, device=options.device)
         index.report = report
         return index
 
     @classmethod
-    def open(cls, path: str | Path, *, at: int | None = None, check: bool = True, device: str = "auto") -> Self:
-        """Open for reading; every file the generation needs is checked, unless `check` is off. Never writes."""
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        at: int | None = None,
+        check: bool = True,
+        engine: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+    ) -> Self:
+        """Open for reading; every file the generation needs is checked, unless `check` is off. Never writes.
+
+        `engine` encodes queries: `onnx` without torch, `int8` quicker and a little off, `torch` on any `device`. `threads` is how
+        many one search may use: by default, one a core.
+        """
         store = Store(Path(path).expanduser())
-        return cls(store, open_snapshot(store, at=at, check=check, device=device), pinned=at is not None, device=device)
+        how: dict[str, Any] = {"engine": engine, "device": device, "threads": threads}
+        return cls(store, open_snapshot(store, at=at, check=check, **how), pinned=at is not None, **how)
 
     @property
     def snapshot(self) -> Snapshot:
         """The generation that answers. After a write of ours it is opened when next asked: writing itself opens no document."""
         if self._snapshot is None:
-            self._snapshot = open_snapshot(self.store, device=self.device)
+            self._snapshot = open_snapshot(self.store, **self.how)
         return self._snapshot
 
     @property
@@ -103,10 +120,14 @@ class Index:
     def add(self, corpus: Corpus, **choices: Any) -> Report:
         """Learn the next corpus (`fast`, `update`, `max_drift`, `keep_probes`, …: see `Options`); nothing old is read."""
         _refuse(choices, ("store",), "add")
+        from promptdsi.index import growth
+
         return self._after(growth.add(self._writable(), corpus, self._options(choices)))
 
     def tune(self, **choices: Any) -> list[Report]:
         """Train the corpora that were added fast."""
+        from promptdsi.index import growth
+
         try:
             reports = growth.tune(self._writable(), self._options(choices))
         finally:
@@ -181,10 +202,10 @@ class Index:
         """Write `faiss`, `beir` or `hf` files into a new folder."""
         return export(self.snapshot, to, Path(folder))
 
-    def _options(self, choices: dict[str, Any]) -> growth.Options:
+    def _options(self, choices: dict[str, Any]) -> Options:
         if unknown := sorted(set(choices) - OPTIONS):
             raise UsageError(f"no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}")
-        return growth.Options(**({"device": self.device} | choices))
+        return Options(**({"device": self.how["device"]} | choices))
 
     def _writable(self) -> Store:
         if self.pinned:
@@ -202,6 +223,8 @@ class Index:
 
 def make_method(name: str, preset: str, params: dict[str, Any]) -> PromptDSI:
     """A method from a preset and keywords, refused in words a person can act on."""
+    from promptdsi.methods.promptdsi import PRESETS
+
     if preset not in PRESETS:
         raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
     kind = kind_of(name)

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.documents import Documents, write_documents
-from promptdsi.index.entries import get_list, put_list, put_rows
+from promptdsi.index.lists import get_list, put_list
 from promptdsi.index.manifest import PARTS, Entry, Manifest
+from promptdsi.index.rows import put_rows
 from promptdsi.index.store import Store
 
 
@@ -126,7 +127,7 @@ def _without(store: Store, history: Iterable[Manifest], places: Places) -> dict[
 def _rewritten(store: Store, entry: Entry, part: str, places: set[int]) -> str:
     blobs, name, since = store.blobs, getattr(entry, part), entry.since
     if part == "rows":
-        rows = blobs.tensors(name)["rows"].clone()
+        rows = blobs.arrays(name)["rows"].copy()
         rows[sorted(places)] = 0.0
         return put_rows(store, rows, since=since)
     ids = store.ids(entry.ids)

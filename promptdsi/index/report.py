@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import whole_text
 from promptdsi.learning.examples import asked_of
-from promptdsi.methods.neural import whole_text
 from promptdsi.methods.promptdsi import PromptDSI
 
 CHARACTERS_PER_TOKEN = 4.5

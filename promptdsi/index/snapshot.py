@@ -1,7 +1,7 @@
-"""One generation, opened: the method assembled from its blobs, and where each row came from.
+"""One generation, opened: what answers queries, the method assembled from the same blobs, and where each row came from.
 
-Learning opens `learned_from` only: encoder, tokenizer, rows, ids, prompts. Documents, probes and kept queries are reached
-through other doors, which learning does not use.
+Learning opens what `check_learned` checks only: encoder, tokenizer, rows, ids, prompts. Documents, probes and kept queries are
+reached through other doors, which learning does not use.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from __future__ import annotations
 import bisect
 import contextlib
 import threading
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError, UsageError
+from promptdsi.index.answering import named, open_encoder, open_table
 from promptdsi.index.documents import Documents
-from promptdsi.index.entries import get_list
 from promptdsi.index.ids import Ids
+from promptdsi.index.lists import get_list
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.store import Store
-from promptdsi.methods import methods
-from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.storage import Block, Learned, assemble
-from promptdsi.model.encoder import EncoderConfig
+from promptdsi.model.config import EncoderConfig
+
+if TYPE_CHECKING:
+    from promptdsi.methods.promptdsi import PromptDSI
 
 OPEN_FILES = 64  # document files held open at a time: an index may have more corpora than a process may have files
 
@@ -37,6 +39,9 @@ class Place(NamedTuple):
 
 def kind_of(name: str) -> type[PromptDSI]:
     """A method an index can hold: encoder and old rows stay as they are, and nothing but blobs of the index is needed to go on."""
+    from promptdsi.methods import methods
+    from promptdsi.methods.promptdsi import PromptDSI
+
     found = methods().get(name)
     if found is None:
         raise UsageError(f"no method {name!r}; there are {', '.join(methods())}")
@@ -59,6 +64,8 @@ def ids_of(store: Store, manifest: Manifest) -> list[Ids]:
 
 def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
     """The method of a generation. `last` names a corpus whose rows stand behind all others, so that they can learn."""
+    from promptdsi.methods.storage import Block, Learned, assemble
+
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     ids, firsts = ids_of(store, manifest), manifest.firsts()
     blocks: list[Block] = []
@@ -71,9 +78,7 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
             raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
         dead |= {here + place for place in gone[number]}
         here += entry.count
-        # A purged row has no docid; it is dead, and a name nobody can ask for keeps its place.
-        names = [docid or f"\0{firsts[number] + place}" for place, docid in enumerate(ids[number].docids)]
-        blocks.append(Block(names, rows))
+        blocks.append(Block(named(ids[number].docids, firsts[number]), rows))
     held = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),
@@ -85,9 +90,16 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
         manifest.facts,
         {},
     )
-    try:
+    with belonging(store, manifest):
         return assemble(kind_of(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:  # whole files that do not belong together
+
+
+@contextlib.contextmanager
+def belonging(store: Store, manifest: Manifest) -> Iterator[None]:
+    """Whole files that do not belong together are damage like any other."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise DataError(
             f"generation {manifest.number} does not hold together ({error}); run `promptdsi verify`", path=store.folder
         ) from error
@@ -96,29 +108,45 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
 class Snapshot:
     """A generation opened for searching. Any number of threads may use it; it never writes.
 
-    `known` names blobs that were found whole before: they are not read again.
+    `known` names blobs that were found whole before: they are not read again. `engine` is what encodes queries, `threads` how
+    many it may use for one.
     """
 
     def __init__(
-        self, store: Store, manifest: Manifest, *, check: bool = True, device: str = "auto", known: Collection[str] = frozenset()
+        self,
+        store: Store,
+        manifest: Manifest,
+        *,
+        check: bool = True,
+        known: Collection[str] = frozenset(),
+        engine: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
     ) -> None:
         if check:
             store.check(manifest, manifest.blobs() - set(known))
-        self.store, self.manifest = store, manifest
-        self.method = method_of(store, manifest, device=device)
+        self.store, self.manifest, self.device = store, manifest, device
+        with belonging(store, manifest):
+            self.table = open_table(store, manifest, threads=threads)
+            self.encoder = open_encoder(store, manifest, lambda: self.method, engine=engine, device=device, threads=threads)
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
         self._queries: dict[int, dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
 
+    @cached_property
+    def method(self) -> PromptDSI:
+        """The method of this generation, with everything it needs to learn and to be measured. Brings torch with it."""
+        return method_of(self.store, self.manifest, device=self.device)
+
     @property
     def row_of(self) -> dict[str, int]:
-        return self.method.model_.rows.row_of
+        return self.table.row_of
 
     def living(self, docid: str) -> int | None:
         """The row of a document that can be found."""
         row = self.row_of.get(docid)
-        return None if row is None or row in self.method.model_.rows.dead else row
+        return None if row is None or row in self.table.dead else row
 
     def place(self, row: int) -> Place:
         number = bisect.bisect_right(self.firsts, row) - 1
@@ -157,18 +185,16 @@ class Snapshot:
         return self.store.blobs.path(getattr(again.corpora[number], part) or name)
 
 
-def open_snapshot(
-    store: Store, *, at: int | None = None, check: bool = True, device: str = "auto", known: Collection[str] = frozenset()
-) -> Snapshot:
-    """Open a generation; if another process purges meanwhile, look again."""
+def open_snapshot(store: Store, *, at: int | None = None, **how: Any) -> Snapshot:
+    """Open a generation, as `Snapshot` is told; if another process purges meanwhile, look again."""
     manifest = store.manifest(at)
     try:
-        return Snapshot(store, manifest, check=check, device=device, known=known)
+        return Snapshot(store, manifest, **how)
     except (DataError, FileNotFoundError):
         again = store.manifest(at)
         if again == manifest:
             raise
-        return Snapshot(store, again, check=check, device=device, known=known)
+        return Snapshot(store, again, **how)
 
 
 def living_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:

@@ -40,6 +40,7 @@ class Store:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
         self._ids: dict[str, Ids] = {}
+        self._docids: dict[str, list[str | None]] = {}
 
     def mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
@@ -110,6 +111,14 @@ class Store:
                 self._ids.clear()
             self._ids[name] = Ids.from_json(self.blobs.json(name))
         return self._ids[name]
+
+    def docids(self, name: str) -> list[str | None]:
+        """The docids of an `ids` blob, without the content marks, which are many times as large; the last ones are remembered."""
+        if name not in self._docids:
+            if len(self._docids) >= 256:
+                self._docids.clear()
+            self._docids[name] = self._ids[name].docids if name in self._ids else Ids.from_json(self.blobs.json(name)).docids
+        return self._docids[name]
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

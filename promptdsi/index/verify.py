@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
+import numpy as np
 
+from promptdsi.engine.codes import coded
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import NAME
 from promptdsi.index.documents import Documents
@@ -78,14 +79,16 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
 
 
 def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
-    rows = store.blobs.tensors(entry.rows).get("rows")
-    ids = store.ids(entry.ids)
-    if rows is None or tuple(rows.shape) != (entry.count, width) or rows.dtype != torch.float32:
+    held = store.blobs.arrays(entry.rows)
+    rows, ids = held.get("rows"), store.ids(entry.ids)
+    if rows is None or rows.shape != (entry.count, width) or rows.dtype != np.float32:
         yield f"rows are not {entry.count} × {width} numbers"
-    elif not bool(torch.isfinite(rows).all()):
+    elif not np.isfinite(rows).all():
         yield "rows hold NaN or Inf"
-    elif bool(rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any()):
+    elif rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any():
         yield "a purged document's row is not empty"
+    elif "codes" in held and not all(np.array_equal(held.get(name, ()), one) for name, one in coded(rows)._asdict().items()):
+        yield "the codes are not those of the rows"
     if len(ids.docids) != entry.count or len(ids.marks) != MARK * entry.count:
         yield f"{len(ids.docids)} docids for {entry.count} rows"
     if entry.documents is not None:
@@ -99,8 +102,8 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
 def _weights(store: Store, history: list[Manifest], sound: set[str]) -> Iterator[str]:
     held: dict[str, set[str]] = {}
     for name in sorted({name for manifest in history for name in (manifest.encoder, *manifest.prompts.values())} & sound):
-        for tensor_name, tensor in store.blobs.tensors(name).items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        for tensor_name, tensor in store.blobs.arrays(name).items():
+            if not np.isfinite(tensor).all():
                 yield f"blob {name}: {tensor_name} holds NaN or Inf"
             held.setdefault(name, set()).add(tensor_name)
     for manifest in history:

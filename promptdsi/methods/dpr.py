@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
+from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.learning.batches import Numbers, by_length
 from promptdsi.learning.distributed import join
@@ -29,7 +30,7 @@ from promptdsi.learning.examples import Asked, asked_of
 from promptdsi.learning.stages import autocast
 from promptdsi.learning.training import Group, Plan, TrainingLog, train
 from promptdsi.methods.bm25 import BM25
-from promptdsi.methods.neural import NeuralMethod, whole_text
+from promptdsi.methods.neural import NeuralMethod
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
 from promptdsi.learning.encoding import document_vectors, query_vectors
 from promptdsi.methods.method import Method, Result, check_k
@@ -104,7 +104,3 @@ class NeuralMethod(Method):
     def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
         """Read what `save` wrote; `device` replaces the one it was saved with."""
         return load_method(cls, Path(folder), device)
-
-
-def whole_text(document: Document) -> str:
-    return f"{document.title}. {document.text}" if document.title else document.text

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import whole_text
 from promptdsi.learning.encoding import keep_states, selection_vectors
 from promptdsi.learning.lengths import fitted_lengths
 from promptdsi.learning.stages import Care, Rates, learn_prompts, learn_rows
@@ -24,7 +25,6 @@ from promptdsi.learning.standins import find_stand_ins
 from promptdsi.learning.topics import Topics, mine_topics
 from promptdsi.learning.training import Plan, TrainingLog
 from promptdsi.methods.dsi import BEST_D0, SCHEDULES, DSIMethod
-from promptdsi.methods.neural import whole_text
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.model.prompts.strategy import unit

@@ -15,7 +15,7 @@ from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 from promptdsi.methods.method import keywords_of
 from promptdsi.model.backbone import Backbone, encoder_from
-from promptdsi.model.encoder import EncoderConfig
+from promptdsi.model.config import EncoderConfig
 from promptdsi.model.tokens import Tokenizer
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import torch
 
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.files import offline_by_environment, sha256_of
-from promptdsi.model.encoder import Encoder, EncoderConfig
+from promptdsi.model.config import EncoderConfig
+from promptdsi.model.encoder import Encoder
 from promptdsi.model.families import read_config, read_pooling, read_weights
 from promptdsi.model.tokens import Tokenizer
 from promptdsi.pypi import Package, cached_from

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from promptdsi.errors import UsageError
+from promptdsi.model.config import NO_PROMPT
 from promptdsi.model.encoder import Encoder, Tokens, mean_over_tokens
-from promptdsi.model.prompts.strategy import NO_PROMPT, PromptStrategy, Selection, unit
+from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
 from promptdsi.model.rows import Rows
 
 

@@ -8,41 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class EncoderConfig:
-    """The sizes of an encoder; `position_offset` is the position number of the first token."""
-
-    family: str
-    width: int
-    layers: int
-    heads: int
-    feed_forward: int
-    vocabulary: int
-    positions: int
-    position_offset: int = 0
-    pad_id: int = 0
-    norm_eps: float = 1e-12
-    activation: str = "gelu"
-    relative_buckets: int = 0
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def max_tokens(self) -> int:
-        """The longest input the position table allows."""
-        return self.positions - self.position_offset
+from promptdsi.model.config import EncoderConfig
 
 
 class Tokens(NamedTuple):

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.model.encoder import ACTIVATIONS, EncoderConfig
+from promptdsi.model.config import EncoderConfig
+from promptdsi.model.encoder import ACTIVATIONS
 
 BERT_LIKE = {
     "query": "attention.self.query",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from promptdsi.model.encoder import Tokens
+if TYPE_CHECKING:
+    import torch
+
+    from promptdsi.model.encoder import Tokens
 
 Ids = NDArray[np.int32]
 
@@ -48,6 +50,10 @@ class Tokenizer:
 
     def pad(self, ids: Sequence[Ids], device: torch.device | str = "cpu") -> Tokens:
         """One batch, padded on the right to its longest text."""
+        import torch  # only here: the query engine tokenises without it
+
+        from promptdsi.model.encoder import Tokens
+
         lengths = np.array([len(one) for one in ids])
         longest = int(lengths.max())
         batch = np.full((len(ids), longest), self.pad_id, dtype=np.int64)  # (B, T)

@@ -38,6 +38,7 @@ def create_app(
     access: Access | None = None,
     hosts: frozenset[str] | None = LOCAL,
     limits: Limits | None = None,
+    engine: str = "auto",
     device: str = "auto",
     threads: int | None = None,
 ) -> FastAPI:
@@ -45,7 +46,7 @@ def create_app(
 
     `threads` search at a time, by default one a core.
     """
-    shared = Service(index, access or Access(), limits or Limits(), device, threads or min(8, os.cpu_count() or 1))
+    shared = Service(index, access or Access(), limits or Limits(), engine, device, threads or min(8, os.cpu_count() or 1))
     app = FastAPI(title="PromptDSI", version=__version__, description=ABOUT, lifespan=shared.running, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = shared

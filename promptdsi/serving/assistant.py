@@ -25,9 +25,9 @@ READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempot
 MOST = 50  # documents in an answer: more would only fill the assistant's memory
 
 
-def create_server(path: str | Path, *, device: str = "auto") -> MCPServer[Any]:
+def create_server(path: str | Path, **how: Any) -> MCPServer[Any]:
     """A server with the tools `search` and `get_document`; it answers from the newest generation."""
-    index = Index.open(path, device=device)
+    index = Index.open(path, **how)
     documents = f"{len(index):,} documents"
     server = MCPServer(
         "promptdsi",

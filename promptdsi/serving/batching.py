@@ -107,9 +107,10 @@ class Batcher:
 
 
 def one_thread() -> None:
-    import torch
+    """From now on a product is computed by the thread that begins it."""
+    from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(1)  # of products that this thread begins
+    threadpool_limits(1)
 
 
 def work(wanted: Wanted) -> int:

@@ -36,8 +36,10 @@ log = logging.getLogger("promptdsi.serving")
 class Held:
     """One index, open for any number of requests."""
 
-    def __init__(self, path: str | Path, *, device: str = "auto") -> None:
-        self.store, self.device = Store(Path(path).expanduser()), device
+    def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto") -> None:
+        self.store = Store(Path(path).expanduser())
+        # One thread for one search: others are answered beside it. Several would wait for each other more than they help.
+        self.how = {"engine": engine, "device": device, "threads": 1}
         self.problem: str | None = None  # why the newest generation could not be opened, if so
         self._newest: Snapshot | None = None
         self._mark: bytes | None = None  # what CURRENT said when it was opened
@@ -80,7 +82,7 @@ class Held:
                 mark = await self._follower.do(self.store.mark)
                 if mark != self._mark:
                     known = self._newest.manifest.blobs() if self._newest else set()
-                    opened = await self._follower.do(ready_snapshot, self.store, self.device, known)
+                    opened = await self._follower.do(ready_snapshot, self.store, self.how, known)
                     self._newest, self._mark, self._history = opened, mark, None
                     # A purge may have taken from the others what they still hold; and another index may lie here now.
                     self._older.clear()
@@ -105,9 +107,9 @@ class Held:
         async with self._turn():
             if number not in self._older:
                 newest = self.newest
-                opened = await self._opener.do(open_older, self.store, newest, number, self.device)
+                opened = await self._opener.do(open_older, self.store, newest, number, self.how)
                 if newest is not self._newest:
-                    return await self._opener.do(open_older, self.store, self.newest, number, self.device)  # not to be kept
+                    return await self._opener.do(open_older, self.store, self.newest, number, self.how)  # not to be kept
                 self._older[number] = opened
                 while len(self._older) > OLDER:
                     self._older.popitem(last=False)
@@ -158,21 +160,21 @@ class Held:
         return await asyncio.to_thread(lambda: [measured(one) for one in records(self.store)])
 
 
-def ready_snapshot(store: Store, device: str, known: set[str]) -> Snapshot:
+def ready_snapshot(store: Store, how: dict[str, Any], known: set[str]) -> Snapshot:
     """The newest generation, checked but for blobs that were checked before, and warm."""
-    snapshot = open_snapshot(store, device=device, known=known)
+    snapshot = open_snapshot(store, known=known, **how)
     search(snapshot, ["a first query, so that nobody waits for what is set up once"], k=1)
     return snapshot
 
 
-def open_older(store: Store, newest: Snapshot, number: int, device: str) -> Snapshot:
+def open_older(store: Store, newest: Snapshot, number: int, how: dict[str, Any]) -> Snapshot:
     """An older generation, without what a purge that is under way, or was cut off, is to erase."""
     known = newest.manifest.blobs()
     manifest = store.manifest(number)
     if manifest.blobs() & newest.manifest.erase.keys():
-        return Snapshot(store, manifest.renamed(newest.manifest.erase), device=device, known=known)
-    snapshot = open_snapshot(store, at=number, device=device, known=known)
-    return snapshot if store.manifest(number) == snapshot.manifest else open_snapshot(store, at=number, device=device, known=known)
+        return Snapshot(store, manifest.renamed(newest.manifest.erase), known=known, **how)
+    snapshot = open_snapshot(store, at=number, known=known, **how)
+    return snapshot if store.manifest(number) == snapshot.manifest else open_snapshot(store, at=number, known=known, **how)
 
 
 def summary(manifest: Manifest) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.corpus.records import whole_text
+from promptdsi.engine.table import directions
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.learning.topics import top_words
-from promptdsi.methods.neural import whole_text
 
 MOST = 2000  # documents on a map; of more, an even sample is shown
 LEAST = 12  # fewer documents have no topics, and stand in a circle
@@ -43,7 +44,7 @@ def draw_map(snapshot: Snapshot, most: int = MOST) -> Map:
 
 
 def _drawn(snapshot: Snapshot, most: int) -> Map:
-    table = snapshot.method.model_.rows
+    table = snapshot.table
     living = [row for row in range(len(table)) if row not in table.dead]
     if len(living) > most:
         living = [living[place] for place in np.linspace(0, len(living) - 1, most).astype(int)]
@@ -68,11 +69,7 @@ def _drawn(snapshot: Snapshot, most: int) -> Map:
 
 def unit_rows(snapshot: Snapshot, rows: list[int]) -> NDArray[np.float32]:
     """The directions of some rows: (n, D)."""
-    table = snapshot.method.model_.rows
-    blocks = [block.detach().cpu().numpy() for block in table.blocks]
-    places = [snapshot.place(row) for row in rows]
-    found = np.stack([blocks[place.number][place.place] for place in places]) if places else np.empty((0, table.width), np.float32)
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), dtype=np.float32)
+    return directions(snapshot.table.vectors(rows))
 
 
 def plane(units: NDArray[np.float32]) -> NDArray[np.float32]:

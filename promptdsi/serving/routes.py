@@ -46,10 +46,9 @@ async def search(wanted: schemas.SearchRequest, shared: Shared) -> Response:
 
 def rendered(snapshot: Snapshot, queries: list[str], found: list[list[Hit]]) -> bytes:
     """The answer to a search as JSON."""
-    method = snapshot.method
     results = []
     for query, hits in zip(queries, found, strict=True):
-        cut = bool(method.tokenizer_.encode([query], max_tokens=method.max_tokens).cut)
+        cut = bool(snapshot.encoder.cut([query]))
         results.append({"query": query, "cut": cut, "hits": [hit.to_json() for hit in hits]})
     return json.dumps({"generation": snapshot.manifest.number, "results": results}, ensure_ascii=False, allow_nan=False).encode()
 

@@ -21,10 +21,10 @@ from promptdsi.serving.tokens import Access
 class Service:
     """One index, served. Everything of it lives from the start of the server to its end."""
 
-    def __init__(self, path: str | Path, access: Access, limits: Limits, device: str, threads: int) -> None:
+    def __init__(self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int) -> None:
         self.access, self.limits = access, limits
         self.tasks: list[asyncio.Task[None]] = []
-        self.held, self.batcher, self.metrics = Held(path, device=device), Batcher(workers=threads), Metrics()
+        self.held, self.batcher, self.metrics = Held(path, engine=engine, device=device), Batcher(workers=threads), Metrics()
         self.jobs = Jobs(self.held.path, device=device, committed=self.held.refresh)
         self.batcher.observe = self.metrics.batches.observe
         watch, held = self.metrics.watch, self.held

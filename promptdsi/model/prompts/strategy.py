@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-NO_PROMPT = -1
+from promptdsi.model.config import PROMPT_LAYERS
 
 
 class Selection(NamedTuple):
@@ -48,7 +48,7 @@ class PromptStrategy(nn.Module, ABC):
         self,
         *,
         prompt_length: int = 20,
-        prompt_layers: tuple[int, ...] = (2,),
+        prompt_layers: tuple[int, ...] = PROMPT_LAYERS,
         prompt_init: str = "uniform",
         center: bool = False,
         null_prompt: bool = False,

@@ -1,0 +1,66 @@
+"""Rows as small whole numbers: a quarter of the bytes to read in a search, and a bound that says how far off each score can be."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+LARGEST = 127
+AT_ONCE = 16_384  # rows
+
+
+class Codes(NamedTuple):
+    """A row is `scale · codes`, off by a vector of length `error`; `length` is that of `scale · codes`. Both are rounded up."""
+
+    codes: NDArray[np.int8]  # (n, D)
+    scale: Floats  # (n,)
+    error: Floats  # (n,)
+    length: Floats  # (n,)
+
+
+def coded(rows: Floats) -> Codes:
+    """The codes of rows (n, D)."""
+    parts = [_coded(rows[first : first + AT_ONCE]) for first in range(0, max(len(rows), 1), AT_ONCE)]
+    return Codes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _coded(rows: Floats) -> Codes:
+    exact = rows.astype(np.float64)
+    scale = (np.abs(exact).max(1, initial=0) / LARGEST).astype(np.float32)
+    codes = np.rint(exact / np.where(scale > 0, scale, 1)[:, None].astype(np.float64)).clip(-LARGEST, LARGEST)
+    near = codes * scale[:, None].astype(np.float64)
+    error, length = np.linalg.norm(exact - near, axis=1), np.linalg.norm(near, axis=1)
+    return Codes(codes.astype(np.int8), scale, _up(error), _up(length))
+
+
+def _up(values: NDArray[np.float64]) -> Floats:
+    return np.nextafter(values.astype(np.float32), np.float32(np.inf))
+
+
+class Scan:
+    """One query against codes: scores that are near, and for each how far off it can be."""
+
+    def __init__(self, query: Floats) -> None:
+        exact = query.astype(np.float64)
+        largest = float(np.abs(exact).max(initial=0))
+        scale = largest / LARGEST if largest else 1.0
+        self.scale = scale
+        self.codes = np.rint(exact / scale).astype(np.int8)[None]  # (1, D)
+        self.off = float(np.linalg.norm(exact - scale * self.codes[0]))
+        self.length = float(np.linalg.norm(exact))
+
+    def near(self, rows: Codes, threads: int = 1) -> tuple[Floats, Floats]:
+        """Scores of rows and the most each can be off: |q·v − near| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
+        import simsimd
+
+        dots = np.asarray(simsimd.cdist(self.codes, rows.codes, metric="dot", threads=threads))[0]  # whole numbers, exact
+        scores = np.empty(len(dots), np.float32)
+        np.multiply(dots, rows.scale, out=scores, casting="same_kind")
+        scores *= np.float32(self.scale)
+        # The millionth covers the rounding of everything above and of the exact score it is compared with.
+        slack = rows.length * np.float32(self.off + 2e-6 * self.length)
+        slack += rows.error * np.float32(self.length * (1 + 2e-6))
+        return scores, slack

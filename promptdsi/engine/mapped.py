@@ -1,0 +1,41 @@
+"""Tensors of a safetensors file as arrays over the mapped file: nothing is read until it is used, and memory stays the system's."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.errors import DataError
+
+KINDS = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "I8": np.int8, "I32": np.int32, "I64": np.int64}
+LARGEST_HEADER = 100_000_000  # bytes, the bound the safetensors library itself sets
+
+
+def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """The file's tensors by name, read only. The header is checked against the file before any of it is believed."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        first = 8 + int.from_bytes(file.read(8), "little")
+        if not 8 < first <= min(size, LARGEST_HEADER):
+            raise DataError("is damaged (no safetensors header); run `promptdsi verify`", path=path)
+        try:
+            said = json.loads(file.read(first - 8))
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return {name: _array(content, first, one) for name, one in said.items() if name != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
+
+
+def _array(content: mmap.mmap, first: int, said: dict[str, Any]) -> NDArray[Any]:
+    begin, end = said["data_offsets"]
+    kind, shape = np.dtype(KINDS[said["dtype"]]), tuple(said["shape"])
+    count = int(np.prod(shape, dtype=np.int64))
+    if not (0 <= begin <= end <= len(content) - first and end - begin == count * kind.itemsize and min(shape, default=0) >= 0):
+        raise ValueError(f"a tensor of shape {shape} does not fit")
+    return np.frombuffer(content, kind, count, first + begin).reshape(shape)
