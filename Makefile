@@ -4,13 +4,13 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help demo browser test check format docs screenshots bench results soak clean
+.PHONY: help demo browser test check format docs screenshots bench results soak clean bench-check
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
 	@echo "make test     all tests, with coverage"
 	@echo "make check    format, lint, types, generated docs, tests"
-	@echo "make bench    measure speed           -> docs/results"
+	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
 	@echo "make results  run the experiments     -> docs/results"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
 	@echo "make docs     rewrite the generated docs;  make screenshots;  make format;  make clean"
@@ -67,10 +67,17 @@ screenshots: .venv/dev browser demo
 	$(BIN)/python tools/build_screenshots.py
 
 bench: .venv/dev
-	$(BIN)/python tools/bench_reading.py
 	$(BIN)/python tools/bench_training.py
+	$(BIN)/python tools/bench_adding.py
+	$(BIN)/python tools/bench_queries.py
 	$(BIN)/python tools/bench_opening.py
 	$(BIN)/python tools/bench_serving.py
+	$(BIN)/python tools/bench_reading.py
+	$(BIN)/python tools/bench_summary.py
+
+# Fails where a main ratio has fallen by more than a fifth below tools/floors.json, which `make bench` wrote.
+bench-check: .venv/dev
+	$(BIN)/python tools/bench_summary.py --floors
 
 # Hours the first time; what is there is not run again. Dials are chosen first, then asked test queries once.
 EXPERIMENTS := $(addprefix experiments/,datasets.toml main.toml curves.toml passes.toml utilisation.toml topics.toml layers.toml \

@@ -1,9 +1,11 @@
-"""Measure one continual training step of each strategy against the same step written plainly with Hugging Face.
+"""Measure training steps against the same step written plainly with Hugging Face, and against what the machine can do.
 
-    python tools/bench_training.py [ROWS]
+    python tools/bench_training.py [ROWS]      # writes docs/results/bench-training.{json,md}
 
-Our rate leaves out the frozen lower layers, which run once per corpus (the plain step runs them each epoch); the table says
-what that pass costs. Speed: rounds in turn in one process, medians, as ratios to the plain step. Memory: each in its own process.
+Two baselines: the plain continual step, and Naive-PromptDSI, the same with a second pass for the selection. Our rate leaves out the
+frozen lower layers, which run once per corpus (the plain steps run them each epoch); the table says what that pass costs. Speed:
+rounds in turn in one process, medians, ratios within a round. "Useful" counts the arithmetic a step cannot do without, padding left
+out, against products of the same shapes in the same round. Memory: each step in its own process.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import numpy as np
 import report
 import torch
-from plain_step import PlainStep
+from plain_step import PROMPTED_LAYER, PlainStep
 
 from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
@@ -26,13 +28,18 @@ from promptdsi.learning.batches import bucketed
 from promptdsi.learning.encoding import keep_states
 from promptdsi.learning.examples import Asked, Examples, asked_of, tokenised
 from promptdsi.learning.objectives import cross_entropy
-from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.learning.stages import Rates, learn_rows
+from promptdsi.learning.training import Plan
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
 from promptdsi.model.tokens import Tokenizer
 
 BATCH, NEW, ROUNDS, BATCHES = 128, 352, 5, 6
 OURS = ("l2p", "s++", "coda", "topic")
-PLAIN = ("plain Hugging Face", "plain, two passes")
+PLAIN = ("plain Hugging Face", "Naive-PromptDSI")
+D0 = "D0, encoder and rows"
+ROWS_ONLY, ROWS_ONLY_QUERIES = 60, 480
+MANY_ROWS = 1_000_000  # whose memory is looked at
 
 
 def chosen(corpus: Corpus) -> list[Asked]:
@@ -90,9 +97,36 @@ class Plain:
         return len(batch)
 
 
+class D0Step:
+    """Our step of learning D0: every weight of the encoder, and every row."""
+
+    def __init__(self, rows: int) -> None:
+        torch.manual_seed(0)
+        method = PromptDSI(prompts="none", device="cpu", offline=True)
+        method.start(load_backbone("minilm", offline=True))
+        self.model, self.tokenizer = method.model_.train(), method.tokenizer_
+        corpus = build_stream("demo", Request(), new=0).corpora[0]
+        docids = [f"old{n}" for n in range(rows - NEW)] + [document.docid for document in corpus.documents]
+        self.model.rows.grow(docids, 0.05 * torch.randn(rows, 384))
+        self.examples: Examples = tokenised(chosen(corpus), self.model.rows, self.tokenizer, max_tokens=32)
+        self.optimiser = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
+        self.batches = bucketed(self.examples.lengths, BATCH, seed=0, epoch=0)
+
+    def step(self, number: int) -> int:
+        batch = self.batches[number % len(self.batches)]
+        vectors = self.model.unprompted(self.tokenizer.pad([self.examples.ids[n] for n in batch]))
+        loss = cross_entropy(vectors, self.model.rows, self.examples.targets[torch.from_numpy(batch)]).mean()
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        return len(batch)
+
+
 def make(name: str, rows: int, examples: Examples | None = None) -> Any:
     if name in OURS:
         return OurStep(name, rows)
+    if name == D0:
+        return D0Step(rows)
     return Plain(name == PLAIN[1], rows, examples or plain_examples(rows))
 
 
@@ -106,31 +140,103 @@ def plain_examples(rows: int) -> Examples:
     return Examples(ids, torch.tensor([places[one.docid] for one in asked]))
 
 
+def rows_only(rows: int) -> float:
+    """Seconds to train 60 new rows on 480 queries that are encoded already, beside so many old rows."""
+    method = PromptDSI(**PRESETS["best"], device="cpu", offline=True)
+    method.start(load_backbone("minilm", offline=True))
+    model = method.model_
+    corpus = build_stream("demo", Request(), new=0).corpora[0]
+    documents = corpus.documents[:ROWS_ONLY]
+    model.rows.grow([f"old{n}" for n in range(rows)], 0.05 * torch.randn(rows, 384))
+    model.rows.freeze()
+    model.rows.grow([document.docid for document in documents], 0.05 * torch.randn(len(documents), 384))
+    here = {document.docid for document in documents}
+    asked = [one for one in asked_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
+    examples = tokenised(asked, model.rows, method.tokenizer_, max_tokens=32)
+    rates = Rates(0.0, method.add_row_lr, 0.0, 0.0, method.row_decay)
+    plan = Plan(method.add_epochs, method.batch_size, method.add_schedule, 0)
+    return learn_rows(model, examples, method.tokenizer_, rates, plan, method.care()).seconds
+
+
+def useful(name: str, lengths: Any, rows: int) -> float:
+    """Multiplications and additions that one query of a step needs, on average: METHOD's count, the last layer for one token."""
+    width, layers, first = 384, 6, PROMPTED_LAYER
+    tokens = np.asarray(lengths, np.float64)
+    whole = 24 * tokens * width**2 + 4 * tokens**2 * width
+    last = 4 * tokens * width**2 + 20 * width**2 + 4 * tokens * width
+    if name == D0:
+        return float((3 * ((layers - 1) * whole + last)).mean()) + 6 * width * rows
+    forward = (layers - first) * whole + last
+    backward = (layers - first - 1) * (whole + 4 * tokens**2 * width) + last + 18 * tokens * width**2
+    return float((forward + backward).mean()) + 4 * width * rows + 2 * width * NEW
+
+
+def peak(tokens: int) -> float:
+    """Operations per second of the products a layer makes, of as many tokens as a batch has."""
+    shapes = ((384, 1152), (384, 384), (384, 1536), (1536, 384))
+    pairs = [(torch.randn(tokens, inner), torch.randn(inner, outer)) for inner, outer in shapes]
+    done = 2 * tokens * sum(inner * outer for inner, outer in shapes)
+    best = 0.0
+    for _ in range(20):
+        started = time.perf_counter()
+        for left, right in pairs:
+            left @ right
+        best = max(best, done / (time.perf_counter() - started))
+    return best
+
+
+def memory_of(name: str, rows: int) -> float:
+    """MiB a step needs at most, in a process of its own."""
+    words = [sys.executable, __file__, "--memory", name, str(rows)]
+    return float(json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout))
+
+
+def spread(values: list[float]) -> str:
+    return f"{min(values):.2f} … {max(values):.2f}"
+
+
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    ours = {name: make(name, rows) for name in OURS}
-    steps = {name: make(name, rows, ours["s++"].examples) for name in PLAIN} | ours
+    ours = {name: make(name, rows) for name in (*OURS, D0)}
+    examples = ours["s++"].examples
+    steps = {name: make(name, rows, examples) for name in PLAIN} | ours
     rates: dict[str, list[float]] = {name: [] for name in steps}
+    peaks: list[float] = []
     for step in steps.values():
         step.step(0)
     for round_number in range(ROUNDS):
+        peaks.append(peak(int(BATCH * np.mean(examples.lengths))))
         for name, step in steps.items():
             started = time.perf_counter()
             queries = sum(step.step(round_number * BATCHES + number) for number in range(BATCHES))
             rates[name].append(queries / (time.perf_counter() - started))
-    plain = rates[PLAIN[0]]
     table = []
     for name, found in rates.items():
-        ratios = [one / base for one, base in zip(found, plain, strict=True)]
-        memory = json.loads(
-            subprocess.run([sys.executable, __file__, "--memory", name, str(rows)], capture_output=True, text=True, check=True).stdout
+        plain, naive = ([one / base for one, base in zip(found, rates[baseline], strict=True)] if name != D0 else [] for baseline in PLAIN)
+        work = useful(name, examples.lengths, rows)
+        shares = [100 * one * work / top for one, top in zip(found, peaks, strict=True)]
+        table.append(
+            {
+                "step": name,
+                "queries per second": round(statistics.median(found), 1),
+                "÷ plain": round(statistics.median(plain), 2) if plain else "",
+                "÷ plain, from … to": spread(plain) if plain else "",
+                "÷ Naive-PromptDSI": round(statistics.median(naive), 2) if naive else "",
+                "÷ naive, from … to": spread(naive) if naive else "",
+                "useful share of the peak, %": round(statistics.median(shares), 1) if name not in PLAIN else "",
+                "peak memory, MiB": round(memory_of(name, rows)),
+            }
         )
-        row = {"step": name, "queries per second": statistics.median(found), "ratio to plain": statistics.median(ratios)}
-        table.append(row | {"ratio spread": max(ratios) - min(ratios), "peak memory, MiB": round(memory)})
     facts = {"documents": rows, "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads(), "torch": torch.__version__}
-    facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(step.once for step in ours.values()), 1)
-    facts["queries in a round"] = len(ours["s++"].examples.ids)
-    report.write("bench-training", "One continual training step, MiniLM", "make bench", table, **facts)
+    facts["peak of products of these shapes, GFLOP/s"] = round(statistics.median(peaks) / 1e9, 1)
+    facts["peak, from … to"] = f"{min(peaks) / 1e9:.0f} … {max(peaks) / 1e9:.0f}"
+    facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(ours[name].once for name in OURS), 1)
+    facts["queries in a round"] = len(examples.ids)
+    seconds = [rows_only(rows) for _ in range(ROUNDS)]
+    facts["rows only, 60 documents and 480 queries, seconds"] = round(statistics.median(seconds), 2)
+    facts["rows only, from … to"] = spread(seconds)
+    facts[f"s++ at {MANY_ROWS:,} rows, MiB"] = round(memory_of("s++", MANY_ROWS))
+    report.write("bench-training", "Training steps, MiniLM", "make bench", table, **facts)
 
 
 if __name__ == "__main__":

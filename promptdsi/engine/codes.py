@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 LARGEST = 127
 AT_ONCE = 16_384  # rows
+WORTH_A_THREAD = 8 << 20  # bytes: for fewer a second thread takes longer to wake than it saves
 
 
 class Codes(NamedTuple):
@@ -56,6 +57,7 @@ class Scan:
         """Scores of rows and the most each can be off: |q·v − near| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
         import simsimd
 
+        threads = min(threads, 1 + rows.codes.nbytes // WORTH_A_THREAD)
         dots = np.asarray(simsimd.cdist(self.codes, rows.codes, metric="dot", threads=threads))[0]  # whole numbers, exact
         scores = np.empty(len(dots), np.float32)
         np.multiply(dots, rows.scale, out=scores, casting="same_kind")
