@@ -38,6 +38,7 @@ BATCH, NEW, ROUNDS, BATCHES = 128, 352, 5, 6
 OURS = ("l2p", "s++", "coda", "topic")
 PLAIN = ("plain Hugging Face", "Naive-PromptDSI")
 D0 = "D0, encoder and rows"
+SIZES = (1_000, 10_000, 100_000)
 ROWS_ONLY, ROWS_ONLY_QUERIES = 60, 480
 MANY_ROWS = 1_000_000  # whose memory is looked at
 
@@ -185,6 +186,22 @@ def peak(tokens: int) -> float:
     return best
 
 
+def growth() -> dict[str, dict[str, float]]:
+    """Queries per second of some steps as rows grow; the steps take turns."""
+    found: dict[str, dict[str, float]] = {}
+    for rows in SIZES:
+        ours = OurStep("s++", rows)
+        steps: dict[str, Any] = {name: make(name, rows, ours.examples) for name in PLAIN} | {"s++": ours}
+        rates: dict[str, list[float]] = {name: [] for name in steps}
+        for number in range(4):
+            for name, step in steps.items():
+                started = time.perf_counter()
+                queries = step.step(number)
+                rates[name].append(queries / (time.perf_counter() - started))
+        found[f"{rows:,} rows"] = {name: round(statistics.median(own[1:]), 1) for name, own in rates.items()}  # the first warms up
+    return found
+
+
 def memory_of(name: str, rows: int) -> float:
     """MiB a step needs at most, in a process of its own."""
     words = [sys.executable, __file__, "--memory", name, str(rows)]
@@ -227,7 +244,13 @@ def main() -> None:
                 "peak memory, MiB": round(memory_of(name, rows)),
             }
         )
-    facts = {"documents": rows, "batch": BATCH, "rounds": ROUNDS, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    facts: dict[str, Any] = {
+        "documents": rows,
+        "batch": BATCH,
+        "rounds": ROUNDS,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
     facts["peak of products of these shapes, GFLOP/s"] = round(statistics.median(peaks) / 1e9, 1)
     facts["peak, from … to"] = f"{min(peaks) / 1e9:.0f} … {max(peaks) / 1e9:.0f}"
     facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(ours[name].once for name in OURS), 1)
@@ -236,6 +259,7 @@ def main() -> None:
     facts["rows only, 60 documents and 480 queries, seconds"] = round(statistics.median(seconds), 2)
     facts["rows only, from … to"] = spread(seconds)
     facts[f"s++ at {MANY_ROWS:,} rows, MiB"] = round(memory_of("s++", MANY_ROWS))
+    facts["queries per second as rows grow"] = growth()
     report.write("bench-training", "Training steps, MiniLM", "make bench", table, **facts)
 
 

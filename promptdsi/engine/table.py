@@ -20,6 +20,7 @@ Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS, PRODUCT_ROWS = 65_536, 16_384  # rows looked at together: what is computed of them stays in the cache
+EXACT_ROWS = 8_192  # scored exactly at a time: where many tie, memory stays small
 ROUNDING = 2.0**-23  # of a float32 product, for each number summed
 
 
@@ -170,7 +171,9 @@ class Best:
 
 def exact_scores(rows: Floats, query: Floats) -> Floats:
     """Scores to the last bit of float32, whatever stands beside a row: summed in float64, then rounded."""
-    return (rows.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
+    exact = query.astype(np.float64)
+    parts = [rows[first : first + EXACT_ROWS].astype(np.float64) @ exact for first in range(0, len(rows), EXACT_ROWS)]
+    return np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
 
 
 def directions(rows: Floats) -> Floats:
