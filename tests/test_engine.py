@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +24,7 @@ from promptdsi.engine.codes import Scan, coded
 from promptdsi.engine.encoder import Layers, QueryEncoder
 from promptdsi.engine.mapped import mapped_tensors
 from promptdsi.engine.selection import KNOWN, Pool
-from promptdsi.engine.table import FEW, Block, Table
+from promptdsi.engine.table import FEW, SMALL, Block, Table, joined
 from promptdsi.errors import UsageError
 from promptdsi.index.rows import put_rows
 from promptdsi.model.config import PROMPT_LAYERS
@@ -207,6 +208,32 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
         assert found[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
 
 
+def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    blocks = []
+    for number in range(60):
+        save_file({"rows": random.standard_normal((7, 8), np.float32)}, tmp_path / f"{number}.safetensors")
+        rows = mapped_tensors(tmp_path / f"{number}.safetensors")["rows"]
+        blocks.append(Block(rows, coded(rows)))
+    large = random.standard_normal((SMALL, 8), np.float32)
+    every = [*blocks[:30], Block(large, coded(large)), *blocks[30:]]
+    one = joined(every)
+    assert [len(block.rows) for block in one] == [210, SMALL, 210]
+    np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
+    del blocks, every, rows
+    held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
+    assert not held
+
+
+def test_equal_rows_tie_wherever_they_stand() -> None:
+    random = np.random.default_rng(0)
+    row = random.standard_normal(384, np.float32)
+    rows = np.concatenate([np.tile(row, (37, 1)), random.standard_normal((90, 384), np.float32) * 0.1])
+    table = table_of([rows], set(), [f"d{number:03d}" for number in reversed(range(127))])
+    for query in row + random.standard_normal((50, 384), np.float32):
+        assert table.top(query[None], 37).rows[0].tolist() == list(range(36, -1, -1))
+
+
 # Files --------------------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +264,8 @@ def test_a_damaged_file_is_one_error_and_never_a_wrong_tensor(tmp_path_factory: 
 
 def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lies.safetensors"
-    for said in ({"dtype": "F32", "shape": [4], "data_offsets": [0, 99]}, {"dtype": "F32", "shape": [-4], "data_offsets": [0, 16]}):
+    cases = (([4], [0, 99]), ([-4], [0, 16]), ([10**30], [0, 16]), ([True, 4], [0, 16]), ([4.0], [0, 16]), ([4], [16, 0]))
+    for said in ({"dtype": "F32", "shape": shape, "data_offsets": offsets} for shape, offsets in cases):
         header = json.dumps({"a": said}).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
         with pytest.raises(DataError, match="damaged"):
@@ -292,6 +320,17 @@ def test_engines_that_do_not_fit_are_refused(place: Path) -> None:
         Index.open(place, engine="gpu")
     with pytest.raises(UsageError, match="use --engine torch"):
         Index.open(place, engine="onnx", device="cuda")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layers": 2}, {"positions": 20}, {"feed_forward": 7}, {"heads": 7}, {"position_offset": 60}], ids=lambda one: min(one)
+)
+def test_an_encoder_that_is_not_the_manifests_is_refused(place: Path, tmp_path: Path, changes: dict[str, int]) -> None:
+    index = Index.open(small.copied(place, tmp_path / "other"))
+    manifest = index.snapshot.manifest
+    index.store.commit(manifest.next("delete", config=manifest.config | changes))
+    with pytest.raises(DataError, match="does not hold together"):
+        Index.open(tmp_path / "other")
 
 
 def test_generations_share_one_encoder(place: Path) -> None:

@@ -3,7 +3,7 @@
     python tools/bench_adding.py      # writes docs/results/bench-adding.{json,md}
 
 All three begin from one D0, the demo corpus, and take the same new documents, 2 % of it. Adding takes turns over rounds; learning
-everything again is measured once. `promptdsi add` is the whole command: open, encode, train, measure, write, commit.
+everything again and `Index.add`, which also measures, writes and commits, are measured once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import report
 
 ROUNDS = 5
 SHARE = 0.02
-LONG = ("Joint, three epochs over everything", "promptdsi add, the whole command")
+LONG = ("Joint, three epochs over everything", "Index.add, with measuring and writing")
 
 
 def main() -> None:

@@ -89,6 +89,8 @@ def readme(folder: Path) -> str:
     for name in systems:
         cells = [f"{rows[size, name]['one query, p50 ms']:.1f} ({rows[size, name]['64 queries, per s']:,})" for size in sizes]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"README.md must have the lines {BEGIN} and {END}, once each")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}"
@@ -133,6 +135,8 @@ def growth(folder: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 def floors() -> int:
     """Measure again and compare; what is slower than before by more than a fifth is named."""
+    if not FLOORS.is_file():
+        raise SystemExit(f"{FLOORS} is missing: make bench writes it where there is none")
     known = json.loads(FLOORS.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as place:
         environment = os.environ | {report.ELSEWHERE: place}
@@ -151,7 +155,8 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     if not check:
         figure(report.RESULTS)
-        FLOORS.write_text(json.dumps(main_ratios(report.RESULTS), indent=2, ensure_ascii=False) + "\n", "utf-8")
+        if not FLOORS.is_file():  # a slower run must not lower them: remove the file to set them anew
+            FLOORS.write_text(json.dumps(main_ratios(report.RESULTS), indent=2, ensure_ascii=False) + "\n", "utf-8")
     pages = ((report.RESULTS / "bench.md", page(report.RESULTS)), (README, readme(report.RESULTS)))
     return max(write_or_check(path, text, check=check) for path, text in pages)
 

@@ -23,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps; a search takes the processor unless told otherwise.")]
 Engine = Annotated[
     str,
     typer.Option("--engine", help="What encodes queries: onnx, int8 (quicker, a little off) or torch.", metavar="auto|onnx|int8|torch"),

@@ -23,7 +23,9 @@ class Codes(NamedTuple):
 
 
 def coded(rows: Floats) -> Codes:
-    """The codes of rows (n, D)."""
+    """The codes of rows (n, D), which must be finite."""
+    if not np.isfinite(rows).all():
+        raise ValueError("rows hold NaN or Inf")
     parts = [_coded(rows[first : first + AT_ONCE]) for first in range(0, max(len(rows), 1), AT_ONCE)]
     return Codes(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 

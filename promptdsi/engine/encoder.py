@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.graph import Part, build
 from promptdsi.engine.selection import Chosen, Pool, unit
+from promptdsi.learning.batches import by_length
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.tokens import Ids, Tokenizer
 
 Floats = NDArray[np.float32]
-AT_ONCE = 2048  # tokens of one batch: attention needs (B, H, T, T), and more at once is not quicker
+AT_ONCE = 2048  # tokens of one batch, padding counted: attention needs (B, H, T, T), and more at once is not quicker
 
 
 class Layout(NamedTuple):
@@ -87,8 +88,7 @@ class QueryEncoder:
         """Query vectors, ready to be scored: (n, D)."""
         ids = self.tokenizer.encode(queries, max_tokens=self.max_tokens).ids
         found = np.empty((len(ids), self.config.width), np.float32)
-        order = np.argsort([len(one) for one in ids], kind="stable")  # queries of like length together: little padding in attention
-        for batch in batches(order, ids):
+        for batch in by_length([len(one) for one in ids], AT_ONCE):  # queries of like length together: little padding in attention
             found[batch] = self._vectors([ids[place] for place in batch], prompted)[0]
         return found
 
@@ -176,23 +176,37 @@ class _Session:
         options.intra_op_num_threads = threads or cores()
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # threads that wait must not take a core from others
         options.log_severity_level = 3
-        found = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        try:
+            found = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # of onnxruntime's own, which have no common base: a graph that does not fit together
+            raise ValueError(str(error)) from error
         self.run, self.wanted = found.run, [one.name for one in found.get_inputs()]
 
 
+def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
+    """Raise ValueError unless these are the weights of such an encoder: names and shapes, nothing is read."""
+    width, inner = config.width, config.feed_forward
+    sizes = {"query_key_value": (3 * width, width), "attention_out": (width, width), "up": (inner, width), "down": (width, inner)}
+    expected: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, width), "position.weight": (config.positions, width)}
+    for name in ("norm", *(f"layers.{layer}.{norm}_norm" for layer in range(config.layers) for norm in ("attention", "output"))):
+        expected |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    for layer in range(config.layers):
+        for name, shape in sizes.items():
+            expected |= {f"layers.{layer}.{name}.weight": shape, f"layers.{layer}.{name}.bias": shape[:1]}
+    if config.relative_buckets:
+        expected["relative.weight"] = (config.relative_buckets, config.heads)
+    if width % config.heads:
+        raise ValueError(f"{config.heads} heads do not share a width of {width}")
+    for name, size in expected.items():
+        if name not in weights or weights[name].shape != size:
+            raise ValueError(f"the weight {name} is not {' × '.join(map(str, size))} numbers")
+    if other := weights.keys() - expected.keys():
+        raise ValueError(f"the weight {min(other)} belongs to no such encoder")
+
+
 def cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def batches(order: NDArray[np.int64], ids: Sequence[Ids]) -> list[NDArray[np.int64]]:
-    """Queries, shortest first, in batches of at most so many tokens."""
-    found, batch, tokens = [], 0, 0
-    for place, number in enumerate(order):
-        if tokens + len(ids[number]) > AT_ONCE and place > batch:
-            found.append(order[batch:place])
-            batch, tokens = place, 0
-        tokens += len(ids[number])
-    return [*found, order[batch:]] if len(order) else []
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mean_over_tokens(states: Floats, layout: Layout) -> Floats:

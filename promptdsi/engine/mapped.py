@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,16 @@ def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
             said = json.loads(file.read(first - 8))
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return {name: _array(content, first, one) for name, one in said.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
 
 
 def _array(content: mmap.mmap, first: int, said: dict[str, Any]) -> NDArray[Any]:
     begin, end = said["data_offsets"]
     kind, shape = np.dtype(KINDS[said["dtype"]]), tuple(said["shape"])
-    count = int(np.prod(shape, dtype=np.int64))
-    if not (0 <= begin <= end <= len(content) - first and end - begin == count * kind.itemsize and min(shape, default=0) >= 0):
+    count = math.prod(shape)
+    sizes = (begin, end, *shape)
+    fits = all(type(size) is int and size >= 0 for size in sizes) and begin <= end <= len(content) - first
+    if not fits or end - begin != count * kind.itemsize:
         raise ValueError(f"a tensor of shape {shape} does not fit")
     return np.frombuffer(content, kind, count, first + begin).reshape(shape)

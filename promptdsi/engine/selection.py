@@ -21,7 +21,7 @@ class Chosen(NamedTuple):
 
     prefix: Floats
     ids: NDArray[np.int64]
-    similarity: Floats
+    similarity: Floats | None
     hidden: NDArray[np.bool_] | None
 
 

@@ -15,11 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.codes import Codes, Scan
+from promptdsi.engine.selection import unit
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
+SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS, PRODUCT_ROWS = 65_536, 16_384  # rows looked at together: what is computed of them stays in the cache
+TOGETHER = 256  # queries looked for at once
 EXACT_ROWS = 8_192  # scored exactly at a time: where many tie, memory stays small
 ROUNDING = 2.0**-23  # of a float32 product, for each number summed
 
@@ -78,34 +81,45 @@ class Table:
             found[here] = self.blocks[owner].rows[numbers[here] - self.firsts[owner]]
         return found
 
+    def scores(self, query: Floats, rows: Sequence[int]) -> Floats:
+        """The exact scores of some rows."""
+        return exact_scores(self.vectors(rows), np.arange(len(rows)), query)
+
     def top(self, queries: Floats, k: int) -> Top:
         """The k best living rows of each query, ties by docid."""
         k = min(k, len(self) - len(self.dead))
+        parts = [self._top(queries[first : first + TOGETHER], k) for first in range(0, max(len(queries), 1), TOGETHER)]
+        return Top(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _top(self, queries: Floats, k: int) -> Top:
         best = [Best(query, k, self.docids) for query in queries]
         for first, near, slack, block in self._looked(queries) if k else ():
             for place, one in enumerate(best):
                 one.take(first, near[place], slack[place], block.rows)
-        return Top(*(np.array([one.found()[part] for one in best]).reshape(len(best), k) for part in (0, 1)))
+        found = [one.found() for one in best]
+        rows, scores = np.array([own for own, _ in found], np.int64), np.array([own for _, own in found], np.float32)
+        return Top(rows.reshape(len(best), k), scores.reshape(len(best), k))
 
     def ranks(self, query: Floats, targets: Sequence[int]) -> Numbers:
         """The exact ranks one query gives to some rows, from 1: how many living rows score higher, or the same with an earlier docid."""
         ranks = np.ones(len(targets), np.int64)
-        own = exact_scores(self.vectors(targets), query)
+        own = self.scores(query, targets)
         for first, near, slack, block in self._products(query[None]):
             for place, (score, target) in enumerate(zip(own, targets, strict=True)):
-                unsure = np.flatnonzero(np.abs(near[0] - score) <= slack[0])
-                exact = exact_scores(block.rows[unsure], query)
-                ranks[place] += (near[0] > score + slack[0]).sum() + (exact > score).sum()
+                gap = near[0] - score
+                unsure = np.flatnonzero(np.abs(gap) <= slack[0])
+                exact = exact_scores(block.rows, unsure, query)
+                ranks[place] += (gap > slack[0]).sum() + (exact > score).sum()
                 equal = unsure[exact == score] + first
                 ranks[place] += sum(self.docids[row] < self.docids[target] for row in equal)
         return ranks
 
     def neighbours(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
         """The k living rows nearest in direction to each of some rows, itself apart, with the cosine; nearest first."""
-        own = directions(self.vectors(rows))
+        own = unit(self.vectors(rows))
         found: list[list[tuple[int, float]]] = [[] for _ in rows]
         for first, block, dead in self._pieces(PRODUCT_ROWS):
-            close = own @ directions(block.rows).T  # (n, rows of the piece)
+            close = own @ unit(block.rows).T  # (n, rows of the piece)
             close[:, dead] = -np.inf
             for place, row in enumerate(rows):
                 if first <= row < first + len(block.rows):
@@ -160,22 +174,38 @@ class Best:
         may = np.flatnonzero(near >= self.bar - slack) if self.bar > -np.inf else np.flatnonzero(near > -np.inf)
         if not len(may):
             return
-        found = zip(exact_scores(rows[may], self.query).tolist(), (may + first).tolist(), strict=True)
+        found = zip(exact_scores(rows, may, self.query).tolist(), (may + first).tolist(), strict=True)
         self.pairs = sorted([*self.pairs, *found], key=lambda pair: (-pair[0], self.docids[pair[1]]))[: self.k]
         if len(self.pairs) == self.k:
             self.bar = max(self.bar, self.pairs[-1][0])
 
-    def found(self) -> tuple[list[int], Floats]:
-        return [row for _, row in self.pairs], np.array([score for score, _ in self.pairs], np.float32)
+    def found(self) -> tuple[list[int], list[float]]:
+        return [row for _, row in self.pairs], [score for score, _ in self.pairs]
 
 
-def exact_scores(rows: Floats, query: Floats) -> Floats:
+def exact_scores(rows: Floats, chosen: Numbers, query: Floats) -> Floats:
     """Scores to the last bit of float32, whatever stands beside a row: summed in float64, then rounded."""
     exact = query.astype(np.float64)
-    parts = [rows[first : first + EXACT_ROWS].astype(np.float64) @ exact for first in range(0, len(rows), EXACT_ROWS)]
-    return np.concatenate(parts).astype(np.float32) if parts else np.empty(0, np.float32)
+    found = np.empty(len(chosen), np.float32)
+    for first in range(0, len(chosen), EXACT_ROWS):
+        part = rows[chosen[first : first + EXACT_ROWS]].astype(np.float64)
+        found[first : first + EXACT_ROWS] = (part * exact).sum(1)  # a product would sum equal rows in different orders
+    return found
 
 
-def directions(rows: Floats) -> Floats:
-    found: Floats = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+def joined(blocks: Sequence[Block]) -> list[Block]:
+    """The same rows with small neighbours made one, in memory: a thousand small corpora are searched as quickly as a large one, and
+    hold no file open."""
+    found: list[Block] = []
+    small: list[Block] = []
+    for block in [*blocks, None]:
+        if block is not None and len(block.rows) < SMALL:
+            small.append(block)
+            continue
+        if small:
+            codes = Codes(*(np.concatenate(part) for part in zip(*(one.codes for one in small), strict=True)))
+            found.append(Block(np.concatenate([one.rows for one in small]), codes))
+            small = []
+        if block is not None:
+            found.append(block)
     return found

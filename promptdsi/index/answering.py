@@ -1,7 +1,7 @@
 """What answers the queries of a generation: its rows as a table, and its encoder.
 
-`onnx` runs the encoder without torch and is what a machine without an accelerator gets; `int8` is the same with products of small
-whole numbers; `torch` runs the model that learning uses, on any device.
+`onnx` runs the encoder without torch, on the processor; `int8` is the same with products of small whole numbers; `torch` runs the
+model that learning uses, on any device. Rows are scanned by the processor in all of them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from promptdsi.engine.encoder import Floats, Layers, QueryEncoder, cores
+from promptdsi.engine.encoder import Floats, Layers, QueryEncoder, check_weights, cores
 from promptdsi.engine.selection import KNOWN, Chosen, Pool
-from promptdsi.engine.table import Block, Table
+from promptdsi.engine.table import Block, Table, joined
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.rows import get_rows
@@ -64,14 +64,15 @@ class TorchEncoder:
             chosen = method.model_(method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)).selection
         if chosen.ids is None or chosen.prefix is None:
             return None
-        return Chosen(*(one.cpu().numpy() for one in (chosen.prefix, chosen.ids, chosen.similarity, chosen.ids == NO_PROMPT)))
+        similarity = None if chosen.similarity is None else chosen.similarity.cpu().numpy()
+        return Chosen(chosen.prefix.cpu().numpy(), chosen.ids.cpu().numpy(), similarity, (chosen.ids == NO_PROMPT).cpu().numpy())
 
     def cut(self, queries: Sequence[str]) -> int:
         return self.method.tokenizer_.encode(queries, max_tokens=self.method.max_tokens).cut
 
 
 def engine_of(engine: str, device: str, prompts: str) -> str:
-    """The engine that is meant by `auto`: torch for an accelerator, and for strategies only it knows."""
+    """The engine that is meant by `auto`: torch where a device is asked for, and for strategies only it knows."""
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
     needs_torch = device not in ("auto", "cpu") or prompts not in KNOWN
@@ -90,7 +91,7 @@ def open_table(store: Store, manifest: Manifest, *, threads: int | None = None) 
             raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
         blocks.append(block)
         docids += named(own, manifest.firsts()[number])
-    return Table(blocks, docids, set(manifest.tombstones), threads=threads or cores())
+    return Table(joined(blocks), docids, set(manifest.tombstones), threads=threads or cores())
 
 
 def named(docids: Sequence[str | None], first: int) -> list[str]:
@@ -98,25 +99,31 @@ def named(docids: Sequence[str | None], first: int) -> list[str]:
     return [docid or f"\0{first + place}" for place, docid in enumerate(docids)]
 
 
-def open_encoder(
-    store: Store, manifest: Manifest, method: Callable[[], PromptDSI], *, engine: str, device: str, threads: int | None
-) -> Encoder:
+def check_encoder(store: Store, manifest: Manifest) -> None:
+    """Raise ValueError unless the encoder is the one the manifest describes; nothing but names and shapes is looked at."""
+    config = EncoderConfig(**manifest.config)
+    check_weights(config, store.blobs.arrays(manifest.encoder))
+    layers = manifest.params.get("prompt_options", {}).get("prompt_layers", PROMPT_LAYERS)
+    if manifest.params["max_tokens"] > config.max_tokens or (manifest.prompts and not all(1 <= one <= config.layers for one in layers)):
+        raise ValueError("the method asks for more than the encoder has")
+
+
+def open_encoder(store: Store, manifest: Manifest, method: Callable[[], PromptDSI], *, engine: str, threads: int | None) -> Encoder:
     """The encoder of a generation; `method` is called only where torch is needed."""
-    params = manifest.params
-    chosen = engine_of(engine, device, params.get("prompts", "none"))
-    if chosen == "torch":
+    if engine == "torch":
         return TorchEncoder(method(), threads)
+    params = manifest.params
     options, config = params.get("prompt_options", {}), EncoderConfig(**manifest.config)
     held = {name: store.blobs.arrays(name) for name in set(manifest.prompts.values())}
     prompts = {name: held[blob][name] for name, blob in manifest.prompts.items()}
     pool = Pool(prompts, tuple(options.get("prompt_layers", PROMPT_LAYERS)), center=options.get("center", False))
     prompted = pool.layers if len(pool) else ()
     firsts_only = params["pooling"] == "first"
-    key = (manifest.encoder, prompted, firsts_only, threads or cores(), chosen)
+    key = (manifest.encoder, config, prompted, firsts_only, threads or cores(), engine)
     layers = _layers.get(key)
     if layers is None:
         weights = store.blobs.arrays(manifest.encoder)
-        layers = Layers(config, weights, prompted, firsts_only=firsts_only, threads=threads, int8=chosen == "int8")
+        layers = Layers(config, weights, prompted, firsts_only=firsts_only, threads=threads, int8=engine == "int8")
         _layers[key] = layers
     return QueryEncoder(
         layers,

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.engine.encoder import Floats
 from promptdsi.engine.selection import unit
-from promptdsi.engine.table import exact_scores
 from promptdsi.errors import UsageError
 from promptdsi.index.neighbours import Neighbour, neighbours
 from promptdsi.index.snapshot import Snapshot
@@ -116,14 +115,14 @@ def _explained(snapshot: Snapshot, query: str, vector: Floats, rows: list[int], 
         return hits
     chosen = snapshot.encoder.choose(query)
     prompt = int(chosen.ids[0]) if chosen and not (chosen.hidden is not None and chosen.hidden[0]) else None
-    topics = snapshot.manifest.facts.get("topics") if snapshot.manifest.params.get("prompts") == "topic" else None
+    topics = snapshot.manifest.facts.get("topics")  # of a strategy whose prompts stand for topics
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
     plain = snapshot.encoder.encode([query], prompted=False)[0]  # (D,)
     ranks = snapshot.table.ranks(plain, rows).tolist()
-    scores = exact_scores(snapshot.table.vectors(rows), plain).tolist()
+    scores = snapshot.table.scores(plain, rows).tolist()
     alike, nearest = neighbours(snapshot, rows), _nearest(snapshot, rows, hits, vector)
-    similarity = float(chosen.similarity[0]) if chosen else None
+    similarity = float(chosen.similarity[0]) if chosen and chosen.similarity is not None else None
     explained = []
     for place, hit in enumerate(hits):
         newer = [other.docid for other in hits[:place] if other.since > hit.since]

@@ -7,14 +7,20 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.codes import Codes, coded
 from promptdsi.engine.table import Block
+from promptdsi.errors import PromptDSIError
 from promptdsi.index.store import Store
+
+KINDS = [np.int8, np.float32, np.float32, np.float32]  # of codes, scale, error and length
 
 
 def put_rows(store: Store, rows: NDArray[np.float32], *, since: int) -> str:
     """`since` makes the blobs of two corpora differ: what is erased from one must stay in the other."""
     from safetensors.numpy import save
 
-    tensors = {"rows": np.ascontiguousarray(rows)} | coded(rows)._asdict()
+    try:
+        tensors = {"rows": np.ascontiguousarray(rows)} | coded(rows)._asdict()
+    except ValueError as error:
+        raise PromptDSIError(f"{error}: the training came apart; nothing is kept") from None
     return store.blobs.put(save(tensors, {"since": str(since)}), "safetensors")
 
 
@@ -22,4 +28,11 @@ def get_rows(store: Store, name: str) -> Block:
     """Mapped, not read. Indexes that releases before 0.2 wrote have no codes: they are made here, in memory."""
     held = store.blobs.arrays(name)
     rows = held["rows"]
-    return Block(rows, Codes(**{part: held[part] for part in Codes._fields}) if "codes" in held else coded(rows))
+    if rows.ndim != 2 or rows.dtype != np.float32:
+        raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
+    if "codes" not in held:
+        return Block(rows, coded(rows))
+    codes = Codes(**{part: held[part] for part in Codes._fields})
+    if [one.shape for one in codes] != [rows.shape, *[rows.shape[:1]] * 3] or [one.dtype for one in codes] != KINDS:
+        raise ValueError("codes that are not those of the rows")
+    return Block(rows, codes)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.answering import named, open_encoder, open_table
+from promptdsi.index.answering import Encoder, check_encoder, engine_of, named, open_encoder, open_table
 from promptdsi.index.documents import Documents
 from promptdsi.index.ids import Ids
 from promptdsi.index.lists import get_list
@@ -125,14 +125,21 @@ class Snapshot:
     ) -> None:
         if check:
             store.check(manifest, manifest.blobs() - set(known))
-        self.store, self.manifest, self.device = store, manifest, device
+        self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
+        self.engine = engine_of(engine, device, manifest.params.get("prompts", "none"))
         with belonging(store, manifest):
             self.table = open_table(store, manifest, threads=threads)
-            self.encoder = open_encoder(store, manifest, lambda: self.method, engine=engine, device=device, threads=threads)
+            check_encoder(store, manifest)
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
         self._queries: dict[int, dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What makes vectors of queries; built when the first one is asked."""
+        with belonging(self.store, self.manifest):
+            return open_encoder(self.store, self.manifest, lambda: self.method, engine=self.engine, threads=self.threads)
 
     @cached_property
     def method(self) -> PromptDSI:

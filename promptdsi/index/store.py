@@ -117,7 +117,7 @@ class Store:
         if name not in self._docids:
             if len(self._docids) >= 256:
                 self._docids.clear()
-            self._docids[name] = self._ids[name].docids if name in self._ids else Ids.from_json(self.blobs.json(name)).docids
+            self._docids[name] = Ids.from_json(self.blobs.json(name)).docids
         return self._docids[name]
 
     @contextlib.contextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from promptdsi.engine.codes import coded
+from promptdsi.engine.codes import Codes, coded
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import NAME
 from promptdsi.index.documents import Documents
@@ -87,7 +87,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
         yield "rows hold NaN or Inf"
     elif rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any():
         yield "a purged document's row is not empty"
-    elif "codes" in held and not all(np.array_equal(held.get(name, ()), one) for name, one in coded(rows)._asdict().items()):
+    elif "codes" in held and not _alike(held, coded(rows)):
         yield "the codes are not those of the rows"
     if len(ids.docids) != entry.count or len(ids.marks) != MARK * entry.count:
         yield f"{len(ids.docids)} docids for {entry.count} rows"
@@ -97,6 +97,13 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
         opened.close()
         if stored != {place: docid for place, docid in enumerate(ids.docids) if docid is not None}:
             yield "the stored documents are not those of the rows"
+
+
+def _alike(held: dict[str, Any], codes: Codes) -> bool:
+    """Whether stored codes are those of the rows; lengths were summed in the order of the machine that wrote them."""
+    whole = all(np.array_equal(held.get(name, ()), getattr(codes, name)) for name in ("codes", "scale"))
+    lengths = (held.get("error", np.empty(0)), codes.error), (held.get("length", np.empty(0)), codes.length)
+    return whole and all(one.shape == own.shape and np.allclose(one, own, rtol=1e-6, atol=0) for one, own in lengths)
 
 
 def _weights(store: Store, history: list[Manifest], sound: set[str]) -> Iterator[str]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from promptdsi import __version__
+from promptdsi.engine.encoder import cores
 from promptdsi.serving import routes, schemas
 from promptdsi.serving.errors import APIError
 from promptdsi.serving.guard import Guard, Limits
@@ -46,7 +46,7 @@ def create_app(
 
     `threads` search at a time, by default one a core.
     """
-    shared = Service(index, access or Access(), limits or Limits(), engine, device, threads or min(8, os.cpu_count() or 1))
+    shared = Service(index, access or Access(), limits or Limits(), engine, device, threads or min(8, cores()))
     app = FastAPI(title="PromptDSI", version=__version__, description=ABOUT, lifespan=shared.running, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = shared

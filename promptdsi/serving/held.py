@@ -163,6 +163,7 @@ class Held:
 def ready_snapshot(store: Store, how: dict[str, Any], known: set[str]) -> Snapshot:
     """The newest generation, checked but for blobs that were checked before, and warm."""
     snapshot = open_snapshot(store, known=known, **how)
+    len(snapshot.row_of)  # made when it is first asked for
     search(snapshot, ["a first query, so that nobody waits for what is set up once"], k=1)
     return snapshot
 

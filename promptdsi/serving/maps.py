@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.records import whole_text
-from promptdsi.engine.table import directions
+from promptdsi.engine.selection import unit
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.learning.topics import top_words
 
@@ -69,7 +69,7 @@ def _drawn(snapshot: Snapshot, most: int) -> Map:
 
 def unit_rows(snapshot: Snapshot, rows: list[int]) -> NDArray[np.float32]:
     """The directions of some rows: (n, D)."""
-    return directions(snapshot.table.vectors(rows))
+    return unit(snapshot.table.vectors(rows))
 
 
 def plane(units: NDArray[np.float32]) -> NDArray[np.float32]:
