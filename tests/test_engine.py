@@ -219,6 +219,7 @@ def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: 
     every = [*blocks[:30], Block(large, coded(large)), *blocks[30:]]
     one = joined(every)
     assert [len(block.rows) for block in one] == [210, SMALL, 210]
+    assert one[1].rows is large  # stays where it is: mapped
     np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
     del blocks, every, rows
     held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
