@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from pathlib import Path
 from typing import IO, Any
 
@@ -142,3 +143,8 @@ class PowerLoss(Faults):
                 self._restore(folder / name)
             else:
                 (folder / name).write_bytes(content)
+
+
+def heeding() -> None:
+    """What a shell starts in the background ignores Ctrl-C, and so would its children: tests must not depend on it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

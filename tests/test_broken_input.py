@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from faults import heeding
 
 GOOD = b'{"_id": "d1", "title": "T", "text": "some text"}\n'
 QUERY = b'{"_id": "q1", "text": "a query"}\n'
@@ -170,7 +171,7 @@ def test_an_interrupted_command_says_so(number: signal.Signals, tmp_path: Path) 
     with (tmp_path / "c.jsonl").open("w") as file:
         file.writelines(f'{{"_id": "d{n}", "text": "some words number {n}"}}\n' for n in range(300_000))
     command = [sys.executable, "-m", "promptdsi", "data", "c.jsonl", "-o", "out"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=heeding)
     time.sleep(1.2)
     process.send_signal(number)
     _, message = process.communicate()

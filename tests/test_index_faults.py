@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import small
-from faults import Died, Faults, PowerLoss
+from faults import Died, Faults, PowerLoss, heeding
 
 from promptdsi import Corpus, DataError, Index, PromptDSIError
 from promptdsi.index.lock import Busy, writing
@@ -179,7 +179,7 @@ def test_real_kills_at_random_times() -> None:
 
 def interrupted(words: list[str], number: int, begun: str) -> tuple[int, str]:
     """Run a command, send it a signal a second after it said that it began; its exit code and what it said."""
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heeding) as process:
         assert process.stderr is not None
         assert begun in process.stderr.readline()
         time.sleep(1.0)
