@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from promptdsi.engine.selection import Floats
+
 LARGEST = 127
 AT_ONCE = 16_384  # rows
 WORTH_A_THREAD = 8 << 20  # bytes: for fewer a second thread takes longer to wake than it saves
@@ -64,7 +65,7 @@ class Scan:
         scores = np.empty(len(dots), np.float32)
         np.multiply(dots, rows.scale, out=scores, casting="same_kind")
         scores *= np.float32(self.scale)
-        # The millionth covers the rounding of everything above and of the exact score it is compared with.
+        # The millionths cover the rounding of everything above and of the exact score it is compared with.
         slack = rows.length * np.float32(self.off + 2e-6 * self.length)
         slack += rows.error * np.float32(self.length * (1 + 2e-6))
         return scores, slack

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.graph import Part, build
-from promptdsi.engine.selection import Chosen, Pool, unit
+from promptdsi.engine.selection import Chosen, Floats, Pool, unit
 from promptdsi.learning.batches import by_length
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.tokens import Ids, Tokenizer
 
-Floats = NDArray[np.float32]
 AT_ONCE = 2048  # tokens of one batch, padding counted: attention needs (B, H, T, T), and more at once is not quicker
 
 
@@ -181,27 +180,6 @@ class _Session:
         except Exception as error:  # of onnxruntime's own, which have no common base: a graph that does not fit together
             raise ValueError(str(error)) from error
         self.run, self.wanted = found.run, [one.name for one in found.get_inputs()]
-
-
-def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
-    """Raise ValueError unless these are the weights of such an encoder: names and shapes, nothing is read."""
-    width, inner = config.width, config.feed_forward
-    sizes = {"query_key_value": (3 * width, width), "attention_out": (width, width), "up": (inner, width), "down": (width, inner)}
-    expected: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, width), "position.weight": (config.positions, width)}
-    for name in ("norm", *(f"layers.{layer}.{norm}_norm" for layer in range(config.layers) for norm in ("attention", "output"))):
-        expected |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
-    for layer in range(config.layers):
-        for name, shape in sizes.items():
-            expected |= {f"layers.{layer}.{name}.weight": shape, f"layers.{layer}.{name}.bias": shape[:1]}
-    if config.relative_buckets:
-        expected["relative.weight"] = (config.relative_buckets, config.heads)
-    if width % config.heads:
-        raise ValueError(f"{config.heads} heads do not share a width of {width}")
-    for name, size in expected.items():
-        if name not in weights or weights[name].shape != size:
-            raise ValueError(f"the weight {name} is not {' × '.join(map(str, size))} numbers")
-    if other := weights.keys() - expected.keys():
-        raise ValueError(f"the weight {min(other)} belongs to no such encoder")
 
 
 def cores() -> int:

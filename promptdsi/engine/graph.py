@@ -73,8 +73,8 @@ class _Builder:
         """One layer over the tokens (n, D); of the last one only the queries' first tokens may be wanted: (B, D)."""
         at = f"layers.{number - 1}"
         width = self.config.width
-        both = self.op("Gather", [self.linear(f"{at}.query_key_value", states), "place"], axis=0)  # (B, T, 3 D)
-        query, key, value = self.ops("Split", [both], 3, axis=2, num_outputs=3)
+        laid = self.op("Gather", [self.linear(f"{at}.query_key_value", states), "place"], axis=0)  # (B, T, 3 D)
+        query, key, value = self.ops("Split", [laid], 3, axis=2, num_outputs=3)
         if firsts_only:
             query = self.op("Slice", [query, self.whole([0]), self.whole([1]), self.whole([1])])  # (B, 1, D)
         if prefixed:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.codes import Codes, Scan
-from promptdsi.engine.selection import unit
+from promptdsi.engine.selection import Floats, unit
 
-Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query

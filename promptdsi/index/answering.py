@@ -10,14 +10,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from promptdsi.engine.encoder import Floats, Layers, QueryEncoder, check_weights, cores
-from promptdsi.engine.selection import KNOWN, Chosen, Pool
+from promptdsi.engine.encoder import Layers, QueryEncoder, cores
+from promptdsi.engine.selection import KNOWN, Chosen, Floats, Pool
 from promptdsi.engine.table import Block, Table, joined
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.rows import get_rows
 from promptdsi.index.store import Store
-from promptdsi.model.config import NO_PROMPT, PROMPT_LAYERS, EncoderConfig
+from promptdsi.model.config import NO_PROMPT, PROMPT_LAYERS, EncoderConfig, check_weights
 from promptdsi.model.tokens import Tokenizer
 
 if TYPE_CHECKING:

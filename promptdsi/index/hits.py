@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.engine.encoder import Floats
-from promptdsi.engine.selection import unit
+from promptdsi.engine.selection import Floats, unit
 from promptdsi.errors import UsageError
 from promptdsi.index.neighbours import Neighbour, neighbours
 from promptdsi.index.snapshot import Snapshot

@@ -25,7 +25,7 @@ def put_rows(store: Store, rows: NDArray[np.float32], *, since: int) -> str:
 
 
 def get_rows(store: Store, name: str) -> Block:
-    """Mapped, not read. Indexes that releases before 0.2 wrote have no codes: they are made here, in memory."""
+    """Mapped, not read. Indexes written before there were codes get them here, in memory."""
     held = store.blobs.arrays(name)
     rows = held["rows"]
     if rows.ndim != 2 or rows.dtype != np.float32:

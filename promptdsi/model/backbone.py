@@ -15,7 +15,7 @@ import torch
 
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.files import offline_by_environment, sha256_of
-from promptdsi.model.config import EncoderConfig
+from promptdsi.model.config import EncoderConfig, check_weights
 from promptdsi.model.encoder import Encoder
 from promptdsi.model.families import read_config, read_pooling, read_weights
 from promptdsi.model.tokens import Tokenizer
@@ -138,13 +138,7 @@ def read_tokenizer(folder: Path) -> str:
 
 def encoder_from(config: EncoderConfig, weights: dict[str, torch.Tensor]) -> Encoder:
     """An encoder from stored weights. Sizes are compared first: no memory is asked for that the weights do not fill."""
-    last = f"layers.{config.layers - 1}"
-    shapes = {"word.weight": (config.vocabulary, config.width), "position.weight": (config.positions, config.width)}
-    shapes |= {f"{last}.up.weight": (config.feed_forward, config.width)}
-    shapes |= {"relative.weight": (config.relative_buckets, config.heads)} if config.relative_buckets else {}
-    for name, shape in shapes.items():
-        if name not in weights or tuple(weights[name].shape) != shape:
-            raise ValueError(f"the weight {name} is not {' × '.join(map(str, shape))} numbers")
+    check_weights(config, weights)
     # Random weights are drawn and dropped: on the meta device nothing would be, but torch then imports sympy for a second.
     with torch.random.fork_rng(devices=[]):
         encoder = Encoder(config)

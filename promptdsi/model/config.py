@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -35,3 +36,24 @@ class EncoderConfig:
     def max_tokens(self) -> int:
         """The longest input the position table allows."""
         return self.positions - self.position_offset
+
+
+def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
+    """Raise ValueError unless these are the weights of such an encoder: names and shapes, nothing is read."""
+    width, inner = config.width, config.feed_forward
+    sizes = {"query_key_value": (3 * width, width), "attention_out": (width, width), "up": (inner, width), "down": (width, inner)}
+    expected: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, width), "position.weight": (config.positions, width)}
+    for name in ("norm", *(f"layers.{layer}.{norm}_norm" for layer in range(config.layers) for norm in ("attention", "output"))):
+        expected |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    for layer in range(config.layers):
+        for name, shape in sizes.items():
+            expected |= {f"layers.{layer}.{name}.weight": shape, f"layers.{layer}.{name}.bias": shape[:1]}
+    if config.relative_buckets:
+        expected["relative.weight"] = (config.relative_buckets, config.heads)
+    if width % config.heads:
+        raise ValueError(f"{config.heads} heads do not share a width of {width}")
+    for name, size in expected.items():
+        if name not in weights or weights[name].shape != size:
+            raise ValueError(f"the weight {name} is not {' × '.join(map(str, size))} numbers")
+    if other := weights.keys() - expected.keys():
+        raise ValueError(f"the weight {min(other)} belongs to no such encoder")

@@ -1,0 +1,112 @@
+"""The index answers through the query engine: engines agree, torch is not needed, and what does not belong together is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import small
+
+from promptdsi import Corpus, DataError, Index
+from promptdsi.errors import UsageError
+from promptdsi.index.rows import put_rows
+
+
+@pytest.fixture(scope="module")
+def corpora() -> list[Corpus]:
+    return small.stream()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, corpora: list[Corpus]) -> Path:
+    folder = tmp_path_factory.mktemp("engine")
+    index = small.create(folder / "index", corpora[0], small.backbone(folder / "backbone", corpora), prompts="s++")
+    index.add(corpora[1])
+    index.delete(corpora[0].documents[3].docid)
+    return folder / "index"
+
+
+def test_engines_agree(place: Path) -> None:
+    ours, torchs = (Index.open(place, engine=engine) for engine in ("onnx", "torch"))
+    for one, other in zip(ours.search(small.QUERIES, k=50, explain=True), torchs.search(small.QUERIES, k=50, explain=True), strict=True):
+        assert [hit.docid for hit in one] == [hit.docid for hit in other]
+        assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], rel=1e-5, abs=1e-6)
+        for left, right in zip(one, other, strict=True):
+            assert left.why is not None and right.why is not None
+            assert (left.why.prompt, left.why.rank_without, left.why.newer) == (right.why.prompt, right.why.rank_without, right.why.newer)
+            assert left.why.similarity == pytest.approx(right.why.similarity, abs=1e-5)
+
+
+def test_searching_needs_no_torch(place: Path) -> None:
+    script = f"""
+import sys
+from promptdsi import Index
+from promptdsi.serving.app import create_app
+index = Index.open({str(place)!r})
+assert index.search("what is water made of", k=3, explain=True)
+index.delete(index.search("water")[0].docid); index.rollback(); index.verify(); index.log(); index.get(index.search("water")[0].docid)
+create_app({str(place)!r})
+print(sorted(name for name in ("torch", "transformers", "sklearn", "scipy", "pandas") if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_engines_that_do_not_fit_are_refused(place: Path) -> None:
+    with pytest.raises(UsageError, match="no engine 'gpu'; there are auto, onnx, int8, torch"):
+        Index.open(place, engine="gpu")
+    with pytest.raises(UsageError, match="use --engine torch"):
+        Index.open(place, engine="onnx", device="cuda")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layers": 2}, {"positions": 20}, {"feed_forward": 7}, {"heads": 7}, {"position_offset": 60}], ids=lambda one: min(one)
+)
+def test_an_encoder_that_is_not_the_manifests_is_refused(place: Path, tmp_path: Path, changes: dict[str, int]) -> None:
+    index = Index.open(small.copied(place, tmp_path / "other"))
+    manifest = index.snapshot.manifest
+    index.store.commit(manifest.next("delete", config=manifest.config | changes))
+    with pytest.raises(DataError, match="does not hold together"):
+        Index.open(tmp_path / "other")
+
+
+def test_generations_share_one_encoder(place: Path) -> None:
+    newest, older = Index.open(place), Index.open(place, at=2)
+    assert newest.snapshot.encoder.layers is older.snapshot.encoder.layers  # type: ignore[attr-defined]
+
+
+def test_rows_without_codes_are_searched_just_so(place: Path, tmp_path: Path) -> None:
+    """As an index of an earlier release has them."""
+    before = small.signature(place)
+    index = Index.open(small.copied(place, tmp_path / "old"), device="cpu")
+    store, manifest = index.store, index.snapshot.manifest
+    from safetensors.numpy import save
+
+    entries = []
+    for entry in manifest.corpora:
+        bare = save({"rows": store.blobs.arrays(entry.rows)["rows"]}, {"since": str(entry.since)})
+        entries.append(replace(entry, rows=store.blobs.put(bare, "safetensors")))
+    store.commit(manifest.next("delete", corpora=tuple(entries)))
+    assert small.signature(tmp_path / "old") == before
+    assert not [one for one in index.verify().problems if "codes" in one]
+
+
+def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path) -> None:
+    index = Index.open(small.copied(place, tmp_path / "odd"), device="cpu")
+    store, manifest = index.store, index.snapshot.manifest
+    entry = manifest.corpora[0]
+    held = store.blobs.arrays(entry.rows)
+    from safetensors.numpy import save
+
+    odd = save({name: one + (name == "codes") if name == "codes" else one for name, one in held.items()})
+    store.commit(manifest.next("delete", corpora=(replace(entry, rows=store.blobs.put(odd, "safetensors")), *manifest.corpora[1:])))
+    assert any("the codes are not those of the rows" in one for one in index.verify().problems)
+
+
+def test_a_rows_blob_is_the_same_bytes_for_the_same_rows(place: Path) -> None:
+    store = Index.open(place).store
+    entry = store.manifest().corpora[0]
+    assert put_rows(store, store.blobs.arrays(entry.rows)["rows"], since=entry.since) == entry.rows

@@ -1,0 +1,147 @@
+"""Exact search in rows: codes and their bounds, the table, and the files both are mapped from."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from promptdsi import DataError
+from promptdsi.engine.codes import Scan, coded
+from promptdsi.engine.mapped import mapped_tensors
+from promptdsi.engine.table import FEW, SMALL, Block, Table, joined
+
+finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
+
+
+@given(st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=12), st.lists(finite, min_size=6, max_size=6))
+def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: list[float]) -> None:
+    matrix, vector = np.array(rows, np.float32), np.array(query, np.float32)
+    near, slack = Scan(vector).near(coded(matrix))
+    exact = matrix.astype(np.float64) @ vector.astype(np.float64)
+    assert (np.abs(near - exact) <= slack + 1e-30).all()
+
+
+def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[str] | None = None) -> Table:
+    count = sum(len(block) for block in blocks)
+    return Table([Block(block, coded(block)) for block in blocks], docids or [f"d{(7 * row) % count:05d}" for row in range(count)], dead)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.integers(1, 60),
+    st.integers(1, 2 * FEW),
+    st.floats(0, 0.9),
+    st.booleans(),
+)
+def test_search_finds_exactly_what_sorting_all_scores_finds(
+    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    blocks = [random.standard_normal((size, 8), np.float32) for size in sizes]
+    if coarse:  # many equal scores: ties go by docid
+        blocks = [np.round(block) for block in blocks]
+    asked = random.standard_normal((queries, 8), np.float32).round(0 if coarse else 8)
+    count = sum(sizes)
+    dead = set(np.flatnonzero(random.random(count) < deleted).tolist())
+    table = table_of(blocks, dead)
+    scores = (asked.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
+    found = table.top(asked, k)
+    for place in range(queries):
+        order = sorted((row for row in range(count) if row not in dead), key=lambda row: (-scores[place, row], table.docids[row]))
+        assert found.rows[place].tolist() == order[:k]
+        np.testing.assert_array_equal(found.scores[place], scores[place, order[:k]])
+        targets = order[:5]
+        assert table.ranks(asked[place], targets).tolist() == list(range(1, len(targets) + 1))
+
+
+def test_a_search_does_not_depend_on_who_asks_beside() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((70_000, 16), np.float32)  # more than one piece of either kind
+    table, asked = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * FEW, 16), np.float32)
+    together = table.top(asked, 20)
+    for place, query in enumerate(asked):
+        alone = table.top(query[None], 20)
+        np.testing.assert_array_equal(alone.rows[0], together.rows[place])
+        np.testing.assert_array_equal(alone.scores[0], together.scores[place])
+
+
+def test_neighbours_are_the_nearest_by_cosine() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((50, 8), np.float32) * random.uniform(0.1, 5, (50, 1)).astype(np.float32)
+    table = table_of([rows[:20], rows[20:]], {3, 30})
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    for row, found in zip([0, 25], table.neighbours([0, 25], 6), strict=True):
+        order = sorted((other for other in range(50) if other not in (row, 3, 30)), key=lambda other: -float(units[other] @ units[row]))
+        assert [other for other, _ in found] == order[:6]
+        assert found[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
+
+
+def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    blocks = []
+    for number in range(60):
+        save_file({"rows": random.standard_normal((7, 8), np.float32)}, tmp_path / f"{number}.safetensors")
+        rows = mapped_tensors(tmp_path / f"{number}.safetensors")["rows"]
+        blocks.append(Block(rows, coded(rows)))
+    large = random.standard_normal((SMALL, 8), np.float32)
+    every = [*blocks[:30], Block(large, coded(large)), *blocks[30:]]
+    one = joined(every)
+    assert [len(block.rows) for block in one] == [210, SMALL, 210]
+    assert one[1].rows is large  # stays where it is: mapped
+    np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
+    del blocks, every, rows
+    held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
+    assert not held
+
+
+def test_equal_rows_tie_wherever_they_stand() -> None:
+    random = np.random.default_rng(0)
+    row = random.standard_normal(384, np.float32)
+    rows = np.concatenate([np.tile(row, (37, 1)), random.standard_normal((90, 384), np.float32) * 0.1])
+    table = table_of([rows], set(), [f"d{number:03d}" for number in reversed(range(127))])
+    for query in row + random.standard_normal((50, 384), np.float32):
+        assert table.top(query[None], 37).rows[0].tolist() == list(range(36, -1, -1))
+
+
+def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    random = np.random.default_rng(0)
+    written = {"a": random.standard_normal((3, 5), np.float32), "b": np.arange(7, dtype=np.int8), "c": np.zeros((0, 4), np.float32)}
+    save_file(written, path, {"since": "1"})
+    found = mapped_tensors(path)
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in written.items()}
+    with pytest.raises(ValueError, match="read-only"):
+        found["a"][0, 0] = 1
+
+
+@given(st.binary(max_size=200), st.integers(0, 199), st.booleans())
+def test_a_damaged_file_is_one_error_and_never_a_wrong_tensor(tmp_path_factory: Any, noise: bytes, place: int, cut: bool) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    written = {"a": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    save_file(written, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] if cut else whole[:place] + noise + whole[place + len(noise) :])
+    try:
+        found = mapped_tensors(path)
+    except DataError:
+        return
+    assert all(one.nbytes <= len(whole) + len(noise) for one in found.values())
+
+
+def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lies.safetensors"
+    cases = (([4], [0, 99]), ([-4], [0, 16]), ([10**30], [0, 16]), ([True, 4], [0, 16]), ([4.0], [0, 16]), ([4], [16, 0]))
+    for said in ({"dtype": "F32", "shape": shape, "data_offsets": offsets} for shape, offsets in cases):
+        header = json.dumps({"a": said}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+        with pytest.raises(DataError, match="damaged"):
+            mapped_tensors(path)
