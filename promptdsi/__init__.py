@@ -15,7 +15,7 @@ __all__ = ["Corpus", "DataError", "Document", "Index", "Judgement", "PromptDSIEr
 
 
 def __getattr__(name: str) -> Any:
-    # The index brings torch with it: imported when first asked for, so that reading data and --help stay light.
+    # The index brings numpy with it: imported when first asked for, so that reading data and --help stay light.
     if name == "Index":
         from promptdsi.index.index import Index
 

@@ -1,4 +1,4 @@
-"""All rows of a generation, mapped from their files, and exact search in them.
+"""All rows of a generation, those of large corpora mapped from their files, and exact search in them.
 
 Every search has two steps. A quick look gives each row a score and how far off it may be: from whole-number codes for a few
 queries, where reading the rows takes the time; from a float32 product for many. Then the few rows that may be among the best
@@ -27,7 +27,7 @@ ROUNDING = 2.0**-23  # of a float32 product, for each number summed
 
 
 class Block(NamedTuple):
-    """Rows that arrived together."""
+    """Rows that lie together."""
 
     rows: Floats  # (n, D)
     codes: Codes
