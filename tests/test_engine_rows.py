@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from promptdsi import DataError
-from promptdsi.engine.codes import Scan, coded
+from promptdsi.engine.codes import WORTH_A_THREAD, Scan, coded
 from promptdsi.engine.mapped import mapped_tensors
 from promptdsi.engine.table import FEW, SMALL, Block, Table, joined
 
@@ -24,7 +24,8 @@ finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 @given(st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=12), st.lists(finite, min_size=6, max_size=6))
 def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: list[float]) -> None:
     matrix, vector = np.array(rows, np.float32), np.array(query, np.float32)
-    near, slack = Scan(vector).near(coded(matrix))
+    scan, codes = Scan(vector), coded(matrix)
+    near, slack = scan.near(codes), scan.slack(codes.length, codes.error)
     exact = matrix.astype(np.float64) @ vector.astype(np.float64)
     assert (np.abs(near - exact) <= slack + 1e-30).all()
 
@@ -72,6 +73,16 @@ def test_a_search_does_not_depend_on_who_asks_beside() -> None:
         alone = table.top(query[None], 20)
         np.testing.assert_array_equal(alone.rows[0], together.rows[place])
         np.testing.assert_array_equal(alone.scores[0], together.scores[place])
+
+
+def test_a_search_with_many_threads_finds_the_same() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((3 * WORTH_A_THREAD // 384 + 5, 384), np.float32)
+    block, docids = Block(rows, coded(rows)), [f"d{row}" for row in range(len(rows))]
+    for query in random.standard_normal((5, 384), np.float32):
+        one, four = (Table([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
+        np.testing.assert_array_equal(one.rows, four.rows)
+        np.testing.assert_array_equal(one.scores, four.scores)
 
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:

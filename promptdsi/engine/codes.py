@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 from promptdsi.engine.selection import Floats
 
 LARGEST = 127
-AT_ONCE = 16_384  # rows
+AT_ONCE = 16_384  # rows coded together
+PART = 8_192  # rows a thread takes at a time
 WORTH_A_THREAD = 8 << 20  # bytes: for fewer a second thread takes longer to wake than it saves
 
 
@@ -45,7 +48,7 @@ def _up(values: NDArray[np.float64]) -> Floats:
 
 
 class Scan:
-    """One query against codes: scores that are near, and for each how far off it can be."""
+    """One query against codes: scores that are near, and how far off they can be."""
 
     def __init__(self, query: Floats) -> None:
         exact = query.astype(np.float64)
@@ -56,16 +59,36 @@ class Scan:
         self.off = float(np.linalg.norm(exact - scale * self.codes[0]))
         self.length = float(np.linalg.norm(exact))
 
-    def near(self, rows: Codes, threads: int = 1) -> tuple[Floats, Floats]:
-        """Scores of rows and the most each can be off: |q·v − near| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
-        import simsimd
+    def near(self, rows: Codes, threads: int = 1) -> Floats:
+        """Scores of rows (n,). Threads take part after part, so that one that is held up does not hold up the others."""
+        import numkong
 
         threads = min(threads, 1 + rows.codes.nbytes // WORTH_A_THREAD)
-        dots = np.asarray(simsimd.cdist(self.codes, rows.codes, metric="dot", threads=threads))[0]  # whole numbers, exact
-        scores = np.empty(len(dots), np.float32)
-        np.multiply(dots, rows.scale, out=scores, casting="same_kind")
-        scores *= np.float32(self.scale)
-        # The millionths cover the rounding of everything above and of the exact score it is compared with.
-        slack = rows.length * np.float32(self.off + 2e-6 * self.length)
-        slack += rows.error * np.float32(self.length * (1 + 2e-6))
-        return scores, slack
+        scores = np.empty(len(rows.codes), np.float32)
+        parts = threads * -(-len(scores) // (threads * PART))  # as many for each
+        size = -(-len(scores) // max(parts, 1))
+        firsts = iter(range(0, len(scores), max(size, 1)))
+
+        def work() -> None:
+            for first in firsts:
+                here = slice(first, first + size)
+                own = scores[here]
+                numkong.cdist(self.codes, rows.codes[here], "dot", out=own[None])  # whole numbers
+                own *= rows.scale[here]
+                own *= np.float32(self.scale)
+
+        helpers = [_helpers().submit(work) for _ in range(threads - 1)]
+        work()
+        for helper in helpers:
+            helper.result()
+        return scores
+
+    def slack(self, length: Any, error: Any) -> Any:
+        """How far off the score of a row with this length and error can be: |q·v − near| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
+        # The millionths cover the rounding of `near`, and of the exact score it is compared with.
+        return length * np.float32(self.off + 2e-6 * self.length) + error * np.float32(self.length * (1 + 2e-6))
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="promptdsi-scan")

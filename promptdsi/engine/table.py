@@ -7,7 +7,7 @@ are scored in float64. So what is found does not depend on how many ask at once,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ from promptdsi.engine.selection import Floats, unit
 Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
-CODED_ROWS, PRODUCT_ROWS = 65_536, 16_384  # rows looked at together: what is computed of them stays in the cache
+CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
+PRODUCT_SCORES = 1 << 22  # the same for many queries: rows times queries
+SAMPLE = 16  # parts for each row wanted, whose best say roughly where the bar is
 TOGETHER = 256  # queries looked for at once
 EXACT_ROWS = 8_192  # scored exactly at a time: where many tie, memory stays small
 ROUNDING = 2.0**-23  # of a float32 product, for each number summed
@@ -38,13 +40,14 @@ class Block(NamedTuple):
         return Block(self.rows[here], Codes(codes[here], scale[here], error[here], length[here]))
 
 
-class Look(NamedTuple):
-    """A quick look at a piece of rows. For each query: scores of the rows (n,), and how far off they may be, one by one or at most."""
+class Piece(NamedTuple):
+    """Rows that are looked at together."""
 
-    first: int
-    near: Sequence[Floats] | Floats
-    slack: Sequence[Floats] | Floats
+    first: int  # number of the first
     block: Block
+    dead: Numbers  # places in the piece
+    length: float  # the largest of `block.codes`
+    error: float  # the same
 
 
 class Top(NamedTuple):
@@ -61,6 +64,7 @@ class Table:
         self.blocks, self.docids, self.dead, self.threads = blocks, docids, dead, threads
         self.firsts = np.cumsum([0, *(len(block.rows) for block in blocks)])
         self._dead = np.array(sorted(dead), np.int64)
+        self._pieces_of: dict[int, list[Piece]] = {}
 
     def __len__(self) -> int:
         return len(self.docids)
@@ -92,9 +96,8 @@ class Table:
 
     def _top(self, queries: Floats, k: int) -> Top:
         best = [Best(query, k, self.docids) for query in queries]
-        for first, near, slack, block in self._looked(queries) if k else ():
-            for place, one in enumerate(best):
-                one.take(first, near[place], slack[place], block.rows)
+        if k:
+            (self._scan if len(queries) <= FEW else self._multiply)(best, queries)
         found = [one.found() for one in best]
         rows, scores = np.array([own for own, _ in found], np.int64), np.array([own for _, own in found], np.float32)
         return Top(rows.reshape(len(best), k), scores.reshape(len(best), k))
@@ -103,13 +106,13 @@ class Table:
         """The exact ranks one query gives to some rows, from 1: how many living rows score higher, or the same with an earlier docid."""
         ranks = np.ones(len(targets), np.int64)
         own = self.scores(query, targets)
-        for first, near, slack, block in self._products(query[None]):
+        for piece, near, slack in self._products(query[None]):
             for place, (score, target) in enumerate(zip(own, targets, strict=True)):
                 gap = near[0] - score
                 unsure = np.flatnonzero(np.abs(gap) <= slack[0])
-                exact = exact_scores(block.rows, unsure, query)
+                exact = exact_scores(piece.block.rows, unsure, query)
                 ranks[place] += (gap > slack[0]).sum() + (exact > score).sum()
-                equal = unsure[exact == score] + first
+                equal = unsure[exact == score] + piece.first
                 ranks[place] += sum(self.docids[row] < self.docids[target] for row in equal)
         return ranks
 
@@ -117,7 +120,7 @@ class Table:
         """The k living rows nearest in direction to each of some rows, itself apart, with the cosine; nearest first."""
         own = unit(self.vectors(rows))
         found: list[list[tuple[int, float]]] = [[] for _ in rows]
-        for first, block, dead in self._pieces(PRODUCT_ROWS):
+        for first, block, dead, *_ in self._pieces(PRODUCT_SCORES // TOGETHER):
             close = own @ unit(block.rows).T  # (n, rows of the piece)
             close[:, dead] = -np.inf
             for place, row in enumerate(rows):
@@ -128,33 +131,41 @@ class Table:
                 found[place] = sorted(found[place] + pairs, key=lambda pair: -pair[1])[:k]
         return found
 
-    def _looked(self, queries: Floats) -> Iterator[Look]:
-        """A quick look at all rows, piece by piece."""
-        return self._scans(queries) if len(queries) <= FEW else self._products(queries)
-
-    def _scans(self, queries: Floats) -> Iterator[Look]:
+    def _scan(self, best: list[Best], queries: Floats) -> None:
+        """Look at the codes of all rows."""
         scans = [Scan(query) for query in queries]
-        for first, block, dead in self._pieces(CODED_ROWS):
-            found = [scan.near(block.codes, self.threads) for scan in scans]
-            for near, _ in found:
-                near[dead] = -np.inf
-            yield Look(first, [near for near, _ in found], [slack for _, slack in found], block)
+        for piece in self._pieces(CODED_ROWS):
+            for one, scan in zip(best, scans, strict=True):
+                near = scan.near(piece.block.codes, self.threads)
+                near[piece.dead] = -np.inf
+                one.take(piece, near, scan.slack(piece.length, piece.error), scan)
 
-    def _products(self, queries: Floats) -> Iterator[Look]:
+    def _multiply(self, best: list[Best], queries: Floats) -> None:
+        """Look at float32 products with all rows."""
+        for piece, near, slack in self._products(queries):
+            for place, one in enumerate(best):
+                one.take(piece, near[place], slack[place])
+
+    def _products(self, queries: Floats) -> Iterator[tuple[Piece, Floats, Floats]]:
+        """For each piece the scores of its rows (B, n), and how far off they may be at most (B,)."""
         lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
-        for first, block, dead in self._pieces(PRODUCT_ROWS):
-            near = queries @ block.rows.T  # (B, n)
-            near[:, dead] = -np.inf
-            longest = float((block.codes.length + block.codes.error).max())
-            yield Look(first, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * longest), block)
+        for piece in self._pieces(PRODUCT_SCORES >> (len(queries) - 1).bit_length()):
+            near = queries @ piece.block.rows.T
+            near[:, piece.dead] = -np.inf
+            yield piece, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.length + piece.error))
 
-    def _pieces(self, count: int) -> Iterator[tuple[int, Block, Numbers]]:
-        """The rows in pieces: the number of the first, the piece, and which of it are dead."""
-        for start, block in zip(self.firsts.tolist(), self.blocks, strict=False):
-            for first in range(0, len(block.rows), count):
-                piece = block.part(first, count)
-                low, high = np.searchsorted(self._dead, (start + first, start + first + len(piece.rows)))
-                yield start + first, piece, self._dead[low:high] - start - first
+    def _pieces(self, count: int) -> list[Piece]:
+        """The rows in pieces of so many at most; made once."""
+        if count not in self._pieces_of:
+            found: list[Piece] = []
+            for start, block in zip(self.firsts.tolist(), self.blocks, strict=False):
+                for first in range(0, len(block.rows), count):
+                    part = block.part(first, count)
+                    low, high = np.searchsorted(self._dead, (start + first, start + first + len(part.rows)))
+                    dead, worst = self._dead[low:high] - start - first, part.codes
+                    found.append(Piece(start + first, part, dead, float(worst.length.max()), float(worst.error.max())))
+            self._pieces_of[count] = found
+        return self._pieces_of[count]
 
 
 class Best:
@@ -165,21 +176,41 @@ class Best:
         self.pairs: list[tuple[float, int]] = []  # best first
         self.bar = -np.inf  # what a row must reach to be among them
 
-    def take(self, first: int, near: Floats, slack: Floats | np.float32, rows: Floats) -> None:
-        """Look at a piece of rows; only those that may be among the best are scored exactly."""
-        if self.bar == -np.inf and len(near) > self.k:
-            least = near - slack
-            self.bar = float(np.partition(least, len(least) - self.k)[len(least) - self.k])  # k rows reach it for certain
+    def take(self, piece: Piece, near: Floats, slack: float | np.float32, scan: Scan | None = None) -> None:
+        """Look at a piece of rows, whose scores are off by `slack` at most; `scan` knows it for each row. Only those that may be
+        among the best are scored exactly."""
+        if self.bar == -np.inf:
+            self.bar = kth_best(near, self.k) - float(slack)  # k rows reach it for certain
         may = np.flatnonzero(near >= self.bar - slack) if self.bar > -np.inf else np.flatnonzero(near > -np.inf)
         if not len(may):
             return
-        found = zip(exact_scores(rows, may, self.query).tolist(), (may + first).tolist(), strict=True)
+        rows, codes = piece.block.rows, piece.block.codes
+        if len(may) > 2 * self.k:  # the likely ones first: then the bar is exact, and few others reach it
+            likely = may[np.argpartition(near[may], len(may) - self.k)[len(may) - self.k :]]
+            self.bar = max(self.bar, float(exact_scores(rows, likely, self.query).min()))
+        if scan is not None:
+            slack = scan.slack(codes.length[may], codes.error[may])
+        may = may[near[may] >= self.bar - slack]
+        self.keep(zip(exact_scores(rows, may, self.query).tolist(), (may + piece.first).tolist(), strict=True))
+
+    def keep(self, found: Iterable[tuple[float, int]]) -> None:
+        """Keep the best of these and those before."""
         self.pairs = sorted([*self.pairs, *found], key=lambda pair: (-pair[0], self.docids[pair[1]]))[: self.k]
         if len(self.pairs) == self.k:
             self.bar = max(self.bar, self.pairs[-1][0])
 
     def found(self) -> tuple[list[int], list[float]]:
         return [row for _, row in self.pairs], [score for score, _ in self.pairs]
+
+
+def kth_best(near: Floats, k: int) -> float:
+    """A score that k of these reach, and not many more; -inf where there are fewer. Quicker than sorting: parts stand for their best."""
+    if len(near) < k:
+        return -np.inf
+    parts = SAMPLE * k
+    if len(near) >= 2 * parts:
+        near = near[: len(near) // parts * parts].reshape(-1, parts).max(0)
+    return float(np.partition(near, len(near) - k)[len(near) - k])
 
 
 def exact_scores(rows: Floats, chosen: Numbers, query: Floats) -> Floats:
