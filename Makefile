@@ -52,6 +52,7 @@ check: .venv/dev browser
 	$(BIN)/python tools/build_demo.py --check
 	$(BIN)/python tools/build_docs.py --check
 	$(BIN)/python tools/build_reproduction.py --check
+	$(BIN)/python tools/bench_summary.py --check
 	$(BIN)/pytest --cov --cov-report=term
 
 format: .venv/dev

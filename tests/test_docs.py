@@ -26,7 +26,7 @@ PROMISED = list(range(1, 31))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
-@pytest.mark.parametrize("tool", ["build_docs.py", "build_reproduction.py"])
+@pytest.mark.parametrize("tool", ["build_docs.py", "build_reproduction.py", "bench_summary.py"])
 def test_the_generated_pages_are_current(tool: str) -> None:
     outcome = subprocess.run([sys.executable, f"tools/{tool}", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr

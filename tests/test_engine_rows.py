@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
+from threadpoolctl import threadpool_info
 
 from promptdsi import DataError
 from promptdsi.engine.codes import WORTH_A_THREAD, Scan, coded
 from promptdsi.engine.mapped import mapped_tensors
 from promptdsi.engine.table import FEW, SMALL, Block, Table, joined
+from promptdsi.engine.threads import one_thread_each, share
 
 finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 
@@ -25,7 +29,8 @@ finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: list[float]) -> None:
     matrix, vector = np.array(rows, np.float32), np.array(query, np.float32)
     scan, codes = Scan(vector), coded(matrix)
-    near, slack = scan.near(codes), scan.slack(codes.length, codes.error)
+    near, slack = np.empty(len(rows), np.float32), scan.slack(codes.length, codes.error)
+    scan.near(codes, near)
     exact = matrix.astype(np.float64) @ vector.astype(np.float64)
     assert (np.abs(near - exact) <= slack + 1e-30).all()
 
@@ -42,9 +47,10 @@ def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[st
     st.integers(1, 2 * FEW),
     st.floats(0, 0.9),
     st.booleans(),
+    st.integers(0, 6),
 )
 def test_search_finds_exactly_what_sorting_all_scores_finds(
-    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool
+    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool, pieces: int
 ) -> None:
     random = np.random.default_rng(seed)
     blocks = [random.standard_normal((size, 8), np.float32) for size in sizes]
@@ -54,6 +60,17 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
     count = sum(sizes)
     dead = set(np.flatnonzero(random.random(count) < deleted).tolist())
     table = table_of(blocks, dead)
+    with pytest.MonkeyPatch.context() as small:  # pieces end within blocks, and between them
+        small.setattr("promptdsi.engine.table.CODED_ROWS", 1 << pieces)
+        small.setattr("promptdsi.engine.table.PRODUCT_SCORES", 2 * FEW << pieces)
+        small.setattr("promptdsi.engine.table.MANY", pieces)
+        _finds_what_sorting_finds(table, blocks, asked, dead, k)
+
+
+def _finds_what_sorting_finds(
+    table: Table, blocks: list[np.ndarray[Any, Any]], asked: np.ndarray[Any, Any], dead: set[int], k: int
+) -> None:
+    count, queries = len(table), len(asked)
     scores = (asked.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
     found = table.top(asked, k)
     for place in range(queries):
@@ -83,6 +100,40 @@ def test_a_search_with_many_threads_finds_the_same() -> None:
         one, four = (Table([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
         np.testing.assert_array_equal(one.rows, four.rows)
         np.testing.assert_array_equal(one.scores, four.scores)
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4))
+def test_shared_work_is_done_once_by_somebody(count: int, size: int, threads: int) -> None:
+    done = np.zeros(count, int)
+
+    def work(here: slice) -> None:
+        done[here] += 1
+
+    share(count, size, work, threads=threads)
+    assert (done == 1).all()
+
+
+def test_what_goes_wrong_in_a_helper_is_not_lost() -> None:
+    def work(here: slice) -> None:
+        time.sleep(0.01)  # so that the helper gets a part
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        share(100, 1, work, threads=2)
+
+
+def test_products_have_their_threads_back_when_the_last_search_is_done() -> None:
+    def allowed() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+    before = allowed()
+    assert before, "numpy's products are not computed by a library whose threads can be told"
+    with one_thread_each():
+        with one_thread_each():
+            assert set(allowed()) == {1}
+        assert set(allowed()) == {1}
+    assert allowed() == before
 
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,12 +13,14 @@ from typing import Any
 import pytest
 import small
 from faults import Died, Faults
+from hypothesis import given
+from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.errors import UsageError
 from promptdsi.index import growth
 from promptdsi.index.documents import write_documents
-from promptdsi.index.hits import snippet
+from promptdsi.index.hits import places, snippet
 from promptdsi.index.ids import Ids
 from promptdsi.index.manifest import sealed, unsealed
 from promptdsi.index.options import Options
@@ -273,6 +276,12 @@ def test_python_refuses_what_files_do(place: Path, corpora: list[Corpus], backbo
             index.purge(nothing)
     with pytest.raises(PromptDSIError, match="batch_size=0 is less than 1"):
         small.create(tmp_path / "new", corpora[0], backbone, batch_size=0)
+
+
+@given(st.text("abİßéA _1.", max_size=30), st.sets(st.text("abiß", min_size=1, max_size=2), max_size=3))
+def test_words_are_found_where_they_stand(text: str, words: set[str]) -> None:
+    expected = [(match.start(), match[0].lower()) for match in re.finditer(r"\w+", text) if match[0].lower() in words]
+    assert sorted(places(text, words)) == expected
 
 
 def test_snippets_of_repetitive_texts_are_quick() -> None:

@@ -3,8 +3,7 @@
     python tools/bench_serving.py          # writes docs/results/bench-serving.{json,md}
 
 The index holds the demo corpus and the embedded encoder. Searches in Python and over HTTP take turns, so that a busy moment
-of the machine meets both. Python searches in a process of its own, as `Index` does by default: all cores in one product, where
-the server gives each search one thread.
+of the machine meets both. Python searches in a process of its own, as `Index` does by default.
 """
 
 from __future__ import annotations

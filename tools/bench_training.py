@@ -142,7 +142,7 @@ def plain_examples(rows: int) -> Examples:
 
 
 def rows_only(rows: int) -> float:
-    """Seconds to train 60 new rows on 480 queries that are encoded already, beside so many old rows."""
+    """Seconds to train 60 new rows on 480 queries beside so many old rows, as `best` does; encoding the queries is counted too."""
     method = PromptDSI(**PRESETS["best"], device="cpu", offline=True)
     method.start(load_backbone("minilm", offline=True))
     model = method.model_
@@ -156,7 +156,9 @@ def rows_only(rows: int) -> float:
     examples = tokenised(asked, model.rows, method.tokenizer_, max_tokens=32)
     rates = Rates(0.0, method.add_row_lr, 0.0, 0.0, method.row_decay)
     plan = Plan(method.add_epochs, method.batch_size, method.add_schedule, 0)
-    return learn_rows(model, examples, method.tokenizer_, rates, plan, method.care()).seconds
+    started = time.perf_counter()
+    learn_rows(model, examples, method.tokenizer_, rates, plan, method.care())
+    return time.perf_counter() - started
 
 
 def useful(name: str, lengths: Any, rows: int) -> float:
@@ -258,7 +260,7 @@ def main() -> None:
     facts["seconds for the frozen layers, once per corpus"] = round(statistics.median(ours[name].once for name in OURS), 1)
     facts["queries in a round"] = len(examples.ids)
     seconds = [rows_only(rows) for _ in range(ROUNDS)]
-    facts["rows only, 60 documents and 480 queries, seconds"] = round(statistics.median(seconds), 2)
+    facts["rows only, 60 documents and 480 queries, seconds with encoding"] = round(statistics.median(seconds), 2)
     facts["rows only, from … to"] = spread(seconds)
     facts[f"s++ at {MANY_ROWS:,} rows, MiB"] = round(memory_of("s++", MANY_ROWS))
     facts["queries per second as rows grow"] = growth()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.selection import Floats
+from promptdsi.engine.threads import share
 
 LARGEST = 127
 AT_ONCE = 16_384  # rows coded together
@@ -56,39 +56,22 @@ class Scan:
         scale = largest / LARGEST if largest else 1.0
         self.scale = scale
         self.codes = np.rint(exact / scale).astype(np.int8)[None]  # (1, D)
-        self.off = float(np.linalg.norm(exact - scale * self.codes[0]))
-        self.length = float(np.linalg.norm(exact))
+        left = exact - scale * self.codes[0]
+        self.off, self.length = math.sqrt(left @ left), math.sqrt(exact @ exact)
 
-    def near(self, rows: Codes, threads: int = 1) -> Floats:
-        """Scores of rows (n,). Threads take part after part, so that one that is held up does not hold up the others."""
+    def near(self, rows: Codes, scores: Floats, *, threads: int = 1) -> None:
+        """Fill in the scores of rows (n,)."""
         import numkong
 
-        threads = min(threads, 1 + rows.codes.nbytes // WORTH_A_THREAD)
-        scores = np.empty(len(rows.codes), np.float32)
-        parts = threads * -(-len(scores) // (threads * PART))  # as many for each
-        size = -(-len(scores) // max(parts, 1))
-        firsts = iter(range(0, len(scores), max(size, 1)))
+        def look(here: slice) -> None:
+            own = scores[here]
+            numkong.cdist(self.codes, rows.codes[here], "dot", out=own[None])  # whole numbers
+            own *= rows.scale[here]
+            own *= np.float32(self.scale)
 
-        def work() -> None:
-            for first in firsts:
-                here = slice(first, first + size)
-                own = scores[here]
-                numkong.cdist(self.codes, rows.codes[here], "dot", out=own[None])  # whole numbers
-                own *= rows.scale[here]
-                own *= np.float32(self.scale)
-
-        helpers = [_helpers().submit(work) for _ in range(threads - 1)]
-        work()
-        for helper in helpers:
-            helper.result()
-        return scores
+        share(len(scores), PART, look, threads=min(threads, 1 + rows.codes.nbytes // WORTH_A_THREAD))
 
     def slack(self, length: Any, error: Any) -> Any:
         """How far off the score of a row with this length and error can be: |q·v − near| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
         # The millionths cover the rounding of `near`, and of the exact score it is compared with.
         return length * np.float32(self.off + 2e-6 * self.length) + error * np.float32(self.length * (1 + 2e-6))
-
-
-@cache
-def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="promptdsi-scan")

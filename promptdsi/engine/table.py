@@ -7,7 +7,7 @@ are scored in float64. So what is found does not depend on how many ask at once,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,12 +16,15 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.codes import Codes, Scan
 from promptdsi.engine.selection import Floats, unit
+from promptdsi.engine.threads import one_thread_each, share
 
 Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
 PRODUCT_SCORES = 1 << 22  # the same for many queries: rows times queries
+MANY = 96  # rows that may be among the best: to look twice takes longer than to score fewer
+WORTH_A_THREAD = 1 << 25  # multiplications: for fewer a second thread takes longer to wake than it saves
 SAMPLE = 16  # parts for each row wanted, whose best say roughly where the bar is
 TOGETHER = 256  # queries looked for at once
 EXACT_ROWS = 8_192  # scored exactly at a time: where many tie, memory stays small
@@ -41,13 +44,29 @@ class Block(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows that are looked at together."""
+    """Rows that are looked at together, of one block or of several that follow each other."""
 
     first: int  # number of the first
-    block: Block
+    blocks: Sequence[Block]
     dead: Numbers  # places in the piece
-    length: float  # the largest of `block.codes`
-    error: float  # the same
+    length: Floats  # of each row's codes (n,)
+    error: Floats
+    longest: float  # the largest of them
+    worst: float
+
+    @classmethod
+    def of(cls, first: int, blocks: Sequence[Block], dead: Numbers) -> Piece:
+        length, error = (_one([getattr(block.codes, name) for block in blocks]) for name in ("length", "error"))
+        low, high = np.searchsorted(dead, (first, first + len(length)))
+        return cls(first, blocks, dead[low:high] - first, length, error, float(length.max()), float(error.max()))
+
+    def parts(self, scores: Floats) -> Iterator[tuple[Block, Floats]]:
+        """Each block, and its part of scores (…, n) to be filled in; at the end dead rows get one that is never the best."""
+        start = 0
+        for block in self.blocks:
+            yield block, scores[..., start : start + len(block.rows)]
+            start += len(block.rows)
+        scores[..., self.dead] = -np.inf
 
 
 class Top(NamedTuple):
@@ -79,14 +98,19 @@ class Table:
         numbers = np.asarray(rows, np.int64)
         owners = np.searchsorted(self.firsts, numbers, side="right") - 1
         found = np.empty((len(numbers), self.blocks[0].rows.shape[1]), np.float32)
-        for owner in np.unique(owners):
+        for owner in np.flatnonzero(np.bincount(owners)).tolist():
             here = owners == owner
             found[here] = self.blocks[owner].rows[numbers[here] - self.firsts[owner]]
         return found
 
-    def scores(self, query: Floats, rows: Sequence[int]) -> Floats:
-        """The exact scores of some rows."""
-        return exact_scores(self.vectors(rows), np.arange(len(rows)), query)
+    def scores(self, query: Floats, rows: Sequence[int] | Numbers) -> Floats:
+        """Scores of some rows to the last bit of float32, whatever stands beside a row: summed in float64, then rounded."""
+        numbers, exact = np.asarray(rows, np.int64), query.astype(np.float64)
+        found = np.empty(len(numbers), np.float32)
+        for first in range(0, len(numbers), EXACT_ROWS):
+            part = self.vectors(numbers[first : first + EXACT_ROWS]).astype(np.float64)
+            found[first : first + EXACT_ROWS] = (part * exact).sum(1)  # a product would sum equal rows in different orders
+        return found
 
     def top(self, queries: Floats, k: int) -> Top:
         """The k best living rows of each query, ties by docid."""
@@ -95,7 +119,7 @@ class Table:
         return Top(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _top(self, queries: Floats, k: int) -> Top:
-        best = [Best(query, k, self.docids) for query in queries]
+        best = [Best(self, query, k) for query in queries]
         if k:
             (self._scan if len(queries) <= FEW else self._multiply)(best, queries)
         found = [one.found() for one in best]
@@ -109,25 +133,25 @@ class Table:
         for piece, near, slack in self._products(query[None]):
             for place, (score, target) in enumerate(zip(own, targets, strict=True)):
                 gap = near[0] - score
-                unsure = np.flatnonzero(np.abs(gap) <= slack[0])
-                exact = exact_scores(piece.block.rows, unsure, query)
+                unsure = np.flatnonzero(np.abs(gap) <= slack[0]) + piece.first
+                exact = self.scores(query, unsure)
                 ranks[place] += (gap > slack[0]).sum() + (exact > score).sum()
-                equal = unsure[exact == score] + piece.first
-                ranks[place] += sum(self.docids[row] < self.docids[target] for row in equal)
+                ranks[place] += sum(self.docids[row] < self.docids[target] for row in unsure[exact == score])
         return ranks
 
     def neighbours(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
         """The k living rows nearest in direction to each of some rows, itself apart, with the cosine; nearest first."""
         own = unit(self.vectors(rows))
         found: list[list[tuple[int, float]]] = [[] for _ in rows]
-        for first, block, dead, *_ in self._pieces(PRODUCT_SCORES // TOGETHER):
-            close = own @ unit(block.rows).T  # (n, rows of the piece)
-            close[:, dead] = -np.inf
+        for piece in self._pieces(PRODUCT_SCORES // TOGETHER):
+            close = np.empty((len(rows), len(piece.length)), np.float32)
+            for block, out in piece.parts(close):
+                multiply(own, unit(block.rows), out, self.threads)
             for place, row in enumerate(rows):
-                if first <= row < first + len(block.rows):
-                    close[place, row - first] = -np.inf
-                best = np.argpartition(-close[place], min(k, len(block.rows) - 1))[:k]
-                pairs = [(int(first + one), float(close[place, one])) for one in best if close[place, one] > -np.inf]
+                if piece.first <= row < piece.first + len(piece.length):
+                    close[place, row - piece.first] = -np.inf
+                best = np.argpartition(-close[place], min(k, len(piece.length) - 1))[:k]
+                pairs = [(int(piece.first + one), float(close[place, one])) for one in best if close[place, one] > -np.inf]
                 found[place] = sorted(found[place] + pairs, key=lambda pair: -pair[1])[:k]
         return found
 
@@ -136,9 +160,10 @@ class Table:
         scans = [Scan(query) for query in queries]
         for piece in self._pieces(CODED_ROWS):
             for one, scan in zip(best, scans, strict=True):
-                near = scan.near(piece.block.codes, self.threads)
-                near[piece.dead] = -np.inf
-                one.take(piece, near, scan.slack(piece.length, piece.error), scan)
+                near = np.empty(len(piece.length), np.float32)
+                for block, out in piece.parts(near):
+                    scan.near(block.codes, out, threads=self.threads)
+                one.take(piece, near, scan.slack(piece.longest, piece.worst), scan)
 
     def _multiply(self, best: list[Best], queries: Floats) -> None:
         """Look at float32 products with all rows."""
@@ -150,29 +175,33 @@ class Table:
         """For each piece the scores of its rows (B, n), and how far off they may be at most (B,)."""
         lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
         for piece in self._pieces(PRODUCT_SCORES >> (len(queries) - 1).bit_length()):
-            near = queries @ piece.block.rows.T
-            near[:, piece.dead] = -np.inf
-            yield piece, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.length + piece.error))
+            near = np.empty((len(queries), len(piece.length)), np.float32)
+            for block, out in piece.parts(near):
+                multiply(queries, block.rows, out, self.threads)
+            yield piece, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.longest + piece.worst))
 
     def _pieces(self, count: int) -> list[Piece]:
-        """The rows in pieces of so many at most; made once."""
+        """The rows in pieces of so many; made once."""
         if count not in self._pieces_of:
             found: list[Piece] = []
-            for start, block in zip(self.firsts.tolist(), self.blocks, strict=False):
-                for first in range(0, len(block.rows), count):
-                    part = block.part(first, count)
-                    low, high = np.searchsorted(self._dead, (start + first, start + first + len(part.rows)))
-                    dead, worst = self._dead[low:high] - start - first, part.codes
-                    found.append(Piece(start + first, part, dead, float(worst.length.max()), float(worst.error.max())))
-            self._pieces_of[count] = found
+            here: list[Block] = []
+            start = size = 0
+            for block in self.blocks:
+                for first in cuts(len(block.rows), count - size, count):
+                    here.append(block.part(first, min(count - size, len(block.rows) - first)))
+                    size += len(here[-1].rows)
+                    if size == count:
+                        found.append(Piece.of(start, here, self._dead))
+                        start, size, here = start + size, 0, []
+            self._pieces_of[count] = [*found, *([Piece.of(start, here, self._dead)] if here else [])]
         return self._pieces_of[count]
 
 
 class Best:
     """The k best rows of one query so far."""
 
-    def __init__(self, query: Floats, k: int, docids: Sequence[str]) -> None:
-        self.query, self.k, self.docids = query, k, docids
+    def __init__(self, table: Table, query: Floats, k: int) -> None:
+        self.table, self.query, self.k = table, query, k
         self.pairs: list[tuple[float, int]] = []  # best first
         self.bar = -np.inf  # what a row must reach to be among them
 
@@ -182,25 +211,38 @@ class Best:
         if self.bar == -np.inf:
             self.bar = kth_best(near, self.k) - float(slack)  # k rows reach it for certain
         may = np.flatnonzero(near >= self.bar - slack) if self.bar > -np.inf else np.flatnonzero(near > -np.inf)
+        if len(may) > max(2 * self.k, MANY):  # the likely ones first: then the bar is exact, and few others reach it
+            likely = may[np.argpartition(near[may], len(may) - self.k)[len(may) - self.k :]]
+            self.bar = max(self.bar, float(self.table.scores(self.query, likely + piece.first).min()))
+            own = slack if scan is None else scan.slack(piece.length[may], piece.error[may])
+            may = may[near[may] >= self.bar - own]
         if not len(may):
             return
-        rows, codes = piece.block.rows, piece.block.codes
-        if len(may) > 2 * self.k:  # the likely ones first: then the bar is exact, and few others reach it
-            likely = may[np.argpartition(near[may], len(may) - self.k)[len(may) - self.k :]]
-            self.bar = max(self.bar, float(exact_scores(rows, likely, self.query).min()))
-        if scan is not None:
-            slack = scan.slack(codes.length[may], codes.error[may])
-        may = may[near[may] >= self.bar - slack]
-        self.keep(zip(exact_scores(rows, may, self.query).tolist(), (may + piece.first).tolist(), strict=True))
-
-    def keep(self, found: Iterable[tuple[float, int]]) -> None:
-        """Keep the best of these and those before."""
-        self.pairs = sorted([*self.pairs, *found], key=lambda pair: (-pair[0], self.docids[pair[1]]))[: self.k]
+        rows = may + piece.first
+        found = zip(self.table.scores(self.query, rows).tolist(), rows.tolist(), strict=True)
+        self.pairs = sorted([*self.pairs, *found], key=lambda pair: (-pair[0], self.table.docids[pair[1]]))[: self.k]
         if len(self.pairs) == self.k:
             self.bar = max(self.bar, self.pairs[-1][0])
 
     def found(self) -> tuple[list[int], list[float]]:
         return [row for _, row in self.pairs], [score for score, _ in self.pairs]
+
+
+def cuts(size: int, first: int, others: int) -> list[int]:
+    """Where the parts of something begin: one so long, and others; the last may be shorter."""
+    return [0, *range(first, size, others)] if size else []
+
+
+def _one(parts: Sequence[Floats]) -> Floats:
+    """Parts as one array; a single one stays where it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def multiply(queries: Floats, rows: Floats, out: Floats, threads: int) -> None:
+    """Products of queries (B, D) and rows (n, D)."""
+    threads = min(threads, 1 + queries.size * len(rows) // WORTH_A_THREAD)
+    with one_thread_each():
+        share(len(rows), -(-len(rows) // threads), lambda here: np.matmul(queries, rows[here].T, out=out[:, here]), threads=threads)
 
 
 def kth_best(near: Floats, k: int) -> float:
@@ -211,16 +253,6 @@ def kth_best(near: Floats, k: int) -> float:
     if len(near) >= 2 * parts:
         near = near[: len(near) // parts * parts].reshape(-1, parts).max(0)
     return float(np.partition(near, len(near) - k)[len(near) - k])
-
-
-def exact_scores(rows: Floats, chosen: Numbers, query: Floats) -> Floats:
-    """Scores to the last bit of float32, whatever stands beside a row: summed in float64, then rounded."""
-    exact = query.astype(np.float64)
-    found = np.empty(len(chosen), np.float32)
-    for first in range(0, len(chosen), EXACT_ROWS):
-        part = rows[chosen[first : first + EXACT_ROWS]].astype(np.float64)
-        found[first : first + EXACT_ROWS] = (part * exact).sum(1)  # a product would sum equal rows in different orders
-    return found
 
 
 def joined(blocks: Sequence[Block]) -> list[Block]:

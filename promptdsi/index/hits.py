@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
@@ -145,6 +144,20 @@ def _nearest(snapshot: Snapshot, rows: list[int], hits: list[Hit], vector: Float
     return found
 
 
+def places(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Where words stand in a text as whole words, in any case."""
+    lower = text.lower()
+    if len(lower) != len(text):  # a few letters become two: those stay as they are
+        lower = "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+    for word in words:
+        at = lower.find(word)
+        while at >= 0:
+            before, after = lower[at - 1 : at], lower[at + len(word) : at + len(word) + 1]
+            if not WORD.match(before) and not WORD.match(after):
+                yield at, word
+            at = lower.find(word, at + 1)
+
+
 def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     """The stretch of a text with most words of the query, cut at words.
 
@@ -157,8 +170,7 @@ def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     if len(text) <= width:
         return text
     wanted = set(WORD.findall(query.lower())) - STOPWORDS
-    matches = (match for match in WORD.finditer(text) if match[0].lower() in wanted)
-    found = [(match.start(), match[0].lower()) for match in itertools.islice(matches, MATCHES)]
+    found = sorted(places(text, wanted))[:MATCHES]
     best = max(found, key=lambda start: (len({word for at, word in found if 0 <= at - start[0] < width}), -start[0]), default=(0, ""))
     sentence = text.rfind(". ", 0, best[0] + 1)
     first = sentence + 2 if sentence >= 0 else 0

@@ -33,10 +33,9 @@ class Piece(NamedTuple):
 
 
 class Batcher:
-    """Requests stand in a bounded queue; workers, one a core and each computing with one thread, take batches from it.
+    """Requests stand in a bounded queue; workers take batches from it.
 
-    Several threads in one product would wait for each other more than they help where batches are small. A large request is cut
-    into pieces and stands in the queue with one at a time, so that small ones pass between them.
+    A large request is cut into pieces and stands in the queue with one at a time, so that small ones pass between them.
     """
 
     def __init__(self, *, workers: int = 1, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
@@ -76,7 +75,6 @@ class Batcher:
                 group.create_task(self._work(Aside(f"search-{number}")))
 
     async def _work(self, thread: Aside) -> None:
-        await thread.do(one_thread)
         together = 0
         while True:
             await self._arrived.wait()
@@ -104,13 +102,6 @@ class Batcher:
         if not self._queue:
             self._arrived.clear()
         return batch
-
-
-def one_thread() -> None:
-    """From now on a product is computed by the thread that begins it."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)
 
 
 def work(wanted: Wanted) -> int:

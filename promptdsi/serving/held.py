@@ -36,10 +36,9 @@ log = logging.getLogger("promptdsi.serving")
 class Held:
     """One index, open for any number of requests."""
 
-    def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto") -> None:
+    def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto", threads: int | None = None) -> None:
         self.store = Store(Path(path).expanduser())
-        # One thread for one search: others are answered beside it. Several would wait for each other more than they help.
-        self.how = {"engine": engine, "device": device, "threads": 1}
+        self.how = {"engine": engine, "device": device, "threads": threads}
         self.problem: str | None = None  # why the newest generation could not be opened, if so
         self._newest: Snapshot | None = None
         self._mark: bytes | None = None  # what CURRENT said when it was opened
