@@ -25,7 +25,7 @@ import numpy as np
 import report
 
 SIZES = (10_000, 100_000, 1_000_000)
-ROUNDS, ASKED, BATCH, WIDTH = 5, 24, 64, 384
+ROUNDS, ASKED, BATCH, WIDTH = 9, 24, 64, 384
 WORDS = 24  # of a synthetic text
 OURS, INT8, THEIRS, BM25 = "promptdsi", "promptdsi int8", "sentence-transformers + FAISS flat", "bm25s"
 ENCODER, ENCODER_INT8 = "encoder alone", "encoder alone, int8"
