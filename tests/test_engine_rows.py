@@ -123,9 +123,23 @@ def test_what_goes_wrong_in_a_helper_is_not_lost() -> None:
         share(100, 1, work, threads=2)
 
 
+def test_nobody_goes_on_where_the_caller_has_failed() -> None:
+    done: list[int] = []
+
+    def work(here: slice) -> None:
+        time.sleep(0.01)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        done.append(here.start)
+
+    with pytest.raises(KeyboardInterrupt):
+        share(100, 1, work, threads=2)
+    assert len(done) < 5
+
+
 def test_products_have_their_threads_back_when_the_last_search_is_done() -> None:
     def allowed() -> list[int]:
-        return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+        return [one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"]
 
     before = allowed()
     assert before, "numpy's products are not computed by a library whose threads can be told"

@@ -287,6 +287,7 @@ def test_words_are_found_where_they_stand(text: str, words: set[str]) -> None:
 def test_snippets_of_repetitive_texts_are_quick() -> None:
     started = time.perf_counter()
     assert snippet("b c " * 5000, "b c").startswith("b c")
+    assert snippet("x " + "a" * 19_990, " ".join("a" * length for length in range(2, 90)))
     assert time.perf_counter() - started < 1
 
 

@@ -141,6 +141,28 @@ def test_a_small_search_passes_large_ones(server: served.Served) -> None:
     assert set(large) <= {200, 503}  # 503 where the machine is too busy for so much in thirty seconds
 
 
+def test_a_batch_that_takes_long_does_not_hold_up_the_others(server: served.Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from promptdsi.serving import batching
+
+    released, computing, plain = threading.Event(), threading.Event(), batching.answer
+
+    def answer(snapshot: Any, wanted: Any, **options: Any) -> Any:
+        if wanted[0].query == "long":
+            computing.set()
+            released.wait(20)
+        return plain(snapshot, wanted, **options)
+
+    monkeypatch.setattr(batching, "answer", answer)
+    asking = threading.Thread(target=server.search, args=("long",))
+    asking.start()
+    try:
+        assert computing.wait(10)
+        assert server.search("water")  # while the other is still computed
+    finally:
+        released.set()
+        asking.join()
+
+
 def test_work_stops_when_the_client_goes(server: served.Served) -> None:
     batches = server.app.state.service.metrics.batches
     before = batches._sum.get()

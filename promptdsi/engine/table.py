@@ -22,7 +22,7 @@ Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
-PRODUCT_SCORES = 1 << 22  # the same for many queries: rows times queries
+PRODUCT_SCORES = 1 << 22  # rows times queries looked at together, for many queries
 MANY = 96  # rows that may be among the best: to look twice takes longer than to score fewer
 WORTH_A_THREAD = 1 << 25  # multiplications: for fewer a second thread takes longer to wake than it saves
 SAMPLE = 16  # parts for each row wanted, whose best say roughly where the bar is
@@ -214,7 +214,8 @@ class Best:
         if len(may) > max(2 * self.k, MANY):  # the likely ones first: then the bar is exact, and few others reach it
             likely = may[np.argpartition(near[may], len(may) - self.k)[len(may) - self.k :]]
             self.bar = max(self.bar, float(self.table.scores(self.query, likely + piece.first).min()))
-            own = slack if scan is None else scan.slack(piece.length[may], piece.error[may])
+            length, error = piece.length[may], piece.error[may]
+            own = slack * ((length + error) / (piece.longest + piece.worst)) if scan is None else scan.slack(length, error)
             may = may[near[may] >= self.bar - own]
         if not len(may):
             return

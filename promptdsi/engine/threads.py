@@ -1,19 +1,19 @@
-"""Work shared by threads, for one search at a time: few threads, none of which spins when there is nothing to do."""
+"""Work of a search shared by threads that wait, and do not spin, when there is nothing to do. All searches use the same few."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any
 
 
 def share(count: int, size: int, function: Callable[[slice], Any], *, threads: int) -> None:
     """Call `function` for parts of 0 … count, each about `size` long. Threads take part after part, so that one that is held up
-    does not hold up the others; there are as many parts for each."""
-    parts = threads * -(-count // (threads * size))
+    does not hold up the others."""
+    parts = threads * -(-count // (threads * size))  # so that threads with equal parts end together
     length = -(-count // max(parts, 1))
     firsts = iter(range(0, count, max(length, 1)))
 
@@ -22,10 +22,15 @@ def share(count: int, size: int, function: Callable[[slice], Any], *, threads: i
             function(slice(first, min(first + length, count)))
 
     helpers = [_helpers().submit(work) for _ in range(threads - 1)]
-    work()
-    for helper in helpers:
-        if not helper.cancel():  # one that has not begun is not needed any more
-            helper.result()
+    try:
+        work()
+    finally:
+        for _ in firsts:  # where this thread has failed, nobody goes on
+            pass
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
 
 
 @cache
@@ -43,9 +48,9 @@ class _OneThreadEach:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         with self._lock:
-            self._within += 1
-            if self._within == 1:
+            if not self._within:
                 self._outside.enter_context(_products().limit(limits=1))
+            self._within += 1
         try:
             yield
         finally:
@@ -62,4 +67,4 @@ one_thread_each = _OneThreadEach()
 def _products() -> Any:
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController().select(user_api="blas")
+    return ThreadpoolController().select(internal_api="openblas")  # numpy's; torch has another

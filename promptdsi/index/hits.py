@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.engine.selection import Floats, unit
+from promptdsi.engine.threads import one_thread_each
 from promptdsi.errors import UsageError
 from promptdsi.index.neighbours import Neighbour, neighbours
 from promptdsi.index.snapshot import Snapshot
@@ -90,15 +91,16 @@ def answer(snapshot: Snapshot, wanted: Sequence[Wanted], *, stop: Callable[[], b
             raise UsageError(f"the query {query[:50]!a} is not UTF-8") from None
     if not wanted:
         return []
-    vectors = snapshot.encoder.encode([one.query for one in wanted])
-    found = snapshot.table.top(vectors, max(one.k for one in wanted))
-    answers = []
-    for (query, k, explain), vector, rows, scores in zip(wanted, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
-        if stop():
-            raise Stopped
-        hits = [_hit(snapshot, query, rank, *pair) for rank, pair in enumerate(zip(rows[:k], scores[:k], strict=True), 1)]
-        answers.append(_explained(snapshot, query, vector, rows[:k], hits) if explain else hits)
-    return answers
+    with one_thread_each():
+        vectors = snapshot.encoder.encode([one.query for one in wanted])
+        found = snapshot.table.top(vectors, max(one.k for one in wanted))
+        answers = []
+        for (query, k, explain), vector, rows, scores in zip(wanted, vectors, found.rows.tolist(), found.scores.tolist(), strict=True):
+            if stop():
+                raise Stopped
+            hits = [_hit(snapshot, query, rank, *pair) for rank, pair in enumerate(zip(rows[:k], scores[:k], strict=True), 1)]
+            answers.append(_explained(snapshot, query, vector, rows[:k], hits) if explain else hits)
+        return answers
 
 
 def _hit(snapshot: Snapshot, query: str, rank: int, row: int, score: float) -> Hit:
@@ -147,7 +149,7 @@ def _nearest(snapshot: Snapshot, rows: list[int], hits: list[Hit], vector: Float
 def places(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Where words stand in a text as whole words, in any case."""
     lower = text.lower()
-    if len(lower) != len(text):  # a few letters become two: those stay as they are
+    if len(lower) != len(text):  # İ becomes two letters: it stays as it is
         lower = "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
     for word in words:
         at = lower.find(word)
@@ -155,7 +157,7 @@ def places(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:
             before, after = lower[at - 1 : at], lower[at + len(word) : at + len(word) + 1]
             if not WORD.match(before) and not WORD.match(after):
                 yield at, word
-            at = lower.find(word, at + 1)
+            at = lower.find(word, at + len(word))
 
 
 def snippet(text: str, query: str, width: int = SNIPPET) -> str:

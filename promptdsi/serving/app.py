@@ -44,7 +44,7 @@ def create_app(
 ) -> FastAPI:
     """An application over the index in a folder. It is opened when the server starts, not here.
 
-    `threads` compute, by default one a core.
+    `threads` compute a batch, by default one a core and eight at most.
     """
     shared = Service(index, access or Access(), limits or Limits(), engine, device, threads or min(8, cores()))
     app = FastAPI(title="PromptDSI", version=__version__, description=ABOUT, lifespan=shared.running, docs_url=None, redoc_url=None)

@@ -20,6 +20,7 @@ EXPLAINED = 16
 WAITING = 1024  # queries that may wait; twice as many may when they come a few at a time
 FEW = 8
 LINGER = 0.002  # seconds: when several asked together, their next questions come together too, if one waits for them
+LONG = 0.25  # seconds a query may wait for the batch before it
 PATIENCE = 30.0  # seconds a request waits for its answer
 Answers = list[list[Hit]]
 
@@ -30,16 +31,18 @@ class Piece(NamedTuple):
     snapshot: Snapshot
     wanted: Sequence[Wanted]
     answers: asyncio.Future[Answers]
+    since: float  # when it was put into the queue
 
 
 class Batcher:
-    """Requests stand in a bounded queue; workers take batches from it.
+    """Requests stand in a bounded queue; a worker takes batches from it and computes one at a time, with every thread there is. Where
+    one takes long, a second worker answers beside it what has waited.
 
     A large request is cut into pieces and stands in the queue with one at a time, so that small ones pass between them.
     """
 
-    def __init__(self, *, workers: int = 1, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
-        self.workers, self.together, self.waiting, self.patience = workers, together, waiting, patience
+    def __init__(self, *, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
+        self.together, self.waiting, self.patience = together, waiting, patience
         self.depth = 0  # queries that wait or are being answered
         self.observe: Callable[[int], None] = lambda size: None  # is told the size of every batch
         self._queue: deque[Piece] = deque()
@@ -54,7 +57,8 @@ class Batcher:
         try:
             async with asyncio.timeout(self.patience):
                 while len(answers) < len(wanted):
-                    piece = Piece(snapshot, wanted[len(answers) :][: self._share(wanted)], asyncio.get_running_loop().create_future())
+                    loop, share = asyncio.get_running_loop(), wanted[len(answers) :][: self._share(wanted)]
+                    piece = Piece(snapshot, share, loop.create_future(), loop.time())
                     self._queue.append(piece)
                     self._arrived.set()
                     answers += await piece.answers
@@ -71,8 +75,8 @@ class Batcher:
     async def run(self) -> None:
         """Answer for as long as the server lives."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self.workers):
-                group.create_task(self._work(Aside(f"search-{number}")))
+            group.create_task(self._work(Aside("search")))
+            group.create_task(self._relieve(Aside("relief")))
 
     async def _work(self, thread: Aside) -> None:
         together = 0
@@ -80,11 +84,22 @@ class Batcher:
             await self._arrived.wait()
             if together > 1:
                 await asyncio.sleep(LINGER)
-            batch = self._next()
-            together = len(batch)
-            if batch:
-                self.observe(sum(len(piece.wanted) for piece in batch))
-                settle(batch, await thread.do(answered, batch))
+            together = await self._answer_next(thread)
+
+    async def _relieve(self, thread: Aside) -> None:
+        while True:
+            await self._arrived.wait()
+            await asyncio.sleep(LONG)
+            if self._queue and asyncio.get_running_loop().time() - self._queue[0].since >= LONG:
+                await self._answer_next(thread)
+
+    async def _answer_next(self, thread: Aside) -> int:
+        """Answer a batch; return how many asked for it."""
+        batch = self._next()
+        if batch:
+            self.observe(sum(len(piece.wanted) for piece in batch))
+            settle(batch, await thread.do(answered, batch))
+        return len(batch)
 
     def _next(self) -> list[Piece]:
         """What stands first in the queue and asks the same generation; pieces whose client has gone are dropped."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from promptdsi.corpus.records import whole_text
 from promptdsi.engine.selection import unit
+from promptdsi.engine.threads import one_thread_each
 from promptdsi.index.snapshot import Snapshot
 from promptdsi.learning.topics import top_words
 
@@ -39,7 +40,8 @@ def draw_map(snapshot: Snapshot, most: int = MOST) -> Map:
     """Place documents on a plane. Equal generations give equal maps."""
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1):  # searches go on meanwhile; and threads that wait for each other take many times as long
+    # Searches go on meanwhile; and threads that wait for each other take many times as long.
+    with one_thread_each(), threadpool_limits(limits=1, user_api="openmp"):
         return _drawn(snapshot, most)
 
 

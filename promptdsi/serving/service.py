@@ -17,8 +17,6 @@ from promptdsi.serving.jobs import Jobs
 from promptdsi.serving.metrics import Metrics
 from promptdsi.serving.tokens import Access
 
-FOR_ONE = 2  # threads that compute one batch: more wait for each other more than they help where batches are small
-
 
 class Service:
     """One index, served. Everything of it lives from the start of the server to its end."""
@@ -26,8 +24,8 @@ class Service:
     def __init__(self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int) -> None:
         self.access, self.limits = access, limits
         self.tasks: list[asyncio.Task[None]] = []
-        self.held = Held(path, engine=engine, device=device, threads=min(threads, FOR_ONE))
-        self.batcher, self.metrics = Batcher(workers=max(1, threads // FOR_ONE)), Metrics()
+        self.held = Held(path, engine=engine, device=device, threads=threads)
+        self.batcher, self.metrics = Batcher(), Metrics()
         self.jobs = Jobs(self.held.path, device=device, committed=self.held.refresh)
         self.batcher.observe = self.metrics.batches.observe
         watch, held = self.metrics.watch, self.held
