@@ -148,6 +148,12 @@ def test_products_have_their_threads_back_when_the_last_search_is_done() -> None
             assert set(allowed()) == {1}
         assert set(allowed()) == {1}
     assert allowed() == before
+    first, second = one_thread_each(), one_thread_each()  # a map and a search: who came first goes first
+    first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(allowed()) == {1}
+    second.__exit__(None, None, None)
+    assert allowed() == before
 
 
 def test_neighbours_are_the_nearest_by_cosine() -> None:
@@ -186,6 +192,13 @@ def test_equal_rows_tie_wherever_they_stand() -> None:
     table = table_of([rows], set(), [f"d{number:03d}" for number in reversed(range(127))])
     for query in row + random.standard_normal((50, 384), np.float32):
         assert table.top(query[None], 37).rows[0].tolist() == list(range(36, -1, -1))
+
+
+@pytest.mark.parametrize("queries", [1, FEW + 2])
+def test_rows_of_zeros_are_found_by_docid(queries: int) -> None:
+    table = table_of([np.zeros((300, 8), np.float32)], {3}, [f"d{number:03d}" for number in range(300)])
+    for asked in (np.ones((queries, 8), np.float32), np.zeros((queries, 8), np.float32)):
+        assert table.top(asked, 10).rows.tolist() == [[0, 1, 2, 4, 5, 6, 7, 8, 9, 10]] * queries
 
 
 def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
