@@ -101,7 +101,7 @@ def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path) -> None:
     held = store.blobs.arrays(entry.rows)
     from safetensors.numpy import save
 
-    odd = save({name: one + (name == "codes") if name == "codes" else one for name, one in held.items()})
+    odd = save({name: one + 1 if name == "panels" else one for name, one in held.items()})
     store.commit(manifest.next("delete", corpora=(replace(entry, rows=store.blobs.put(odd, "safetensors")), *manifest.corpora[1:])))
     assert any("the codes are not those of the rows" in one for one in index.verify().problems)
 

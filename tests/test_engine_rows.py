@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 from threadpoolctl import threadpool_info
 
 from promptdsi import DataError
-from promptdsi.engine.codes import WORTH_A_THREAD, Scan, coded
+from promptdsi.engine.codes import PANEL, Codes, Scan, coded
 from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.engine.table import FEW, SMALL, Block, Table, joined
+from promptdsi.engine.table import CODED_BYTES, FEW, SMALL, Block, Table, joined
 from promptdsi.engine.threads import one_thread_each, share
 
 finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
@@ -35,9 +35,34 @@ def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: 
     assert (np.abs(near - exact) <= slack + 1e-30).all()
 
 
+@pytest.mark.parametrize("width", [1, 3, 384])
+def test_the_largest_codes_do_not_overflow(width: int) -> None:
+    """Sums of two products of bytes may have 16 bits for their own."""
+    rows, query = np.ones((40, width), np.float32), np.ones(width, np.float32)
+    rows[::2] = -1
+    for signs in (query, -query):
+        near = np.empty(40, np.float32)
+        Scan(signs).near(coded(rows), near)
+        np.testing.assert_allclose(near, rows @ signs, rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from([1, 2, 5, PANEL]))
+def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((sum(sizes), 4), np.float32)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr("promptdsi.engine.codes.PANEL", panel)
+        whole = coded(rows)
+        for one, own in zip(Codes.joined([coded(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
+            np.testing.assert_array_equal(one, own)
+        assert sum(len(part.total) for part in whole.split()) == len(rows)
+        assert all(len(part.panels) == 4 * len(part.total) <= 4 * panel for part in whole.split())
+
+
 def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[str] | None = None) -> Table:
     count = sum(len(block) for block in blocks)
-    return Table([Block(block, coded(block)) for block in blocks], docids or [f"d{(7 * row) % count:05d}" for row in range(count)], dead)
+    return Table(
+        [Block(block, coded(block)) for block in blocks], docids or [f"d{64_007 * row % 100_003:06d}" for row in range(count)], dead
+    )
 
 
 @given(
@@ -48,9 +73,10 @@ def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[st
     st.floats(0, 0.9),
     st.booleans(),
     st.integers(0, 6),
+    st.sampled_from([1, 3, 16, PANEL]),
 )
 def test_search_finds_exactly_what_sorting_all_scores_finds(
-    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool, pieces: int
+    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool, pieces: int, panel: int
 ) -> None:
     random = np.random.default_rng(seed)
     blocks = [random.standard_normal((size, 8), np.float32) for size in sizes]
@@ -59,12 +85,12 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
     asked = random.standard_normal((queries, 8), np.float32).round(0 if coarse else 8)
     count = sum(sizes)
     dead = set(np.flatnonzero(random.random(count) < deleted).tolist())
-    table = table_of(blocks, dead)
     with pytest.MonkeyPatch.context() as small:  # pieces end within blocks, and between them
+        small.setattr("promptdsi.engine.codes.PANEL", panel)
         small.setattr("promptdsi.engine.table.CODED_ROWS", 1 << pieces)
         small.setattr("promptdsi.engine.table.PRODUCT_SCORES", 2 * FEW << pieces)
         small.setattr("promptdsi.engine.table.MANY", pieces)
-        _finds_what_sorting_finds(table, blocks, asked, dead, k)
+        _finds_what_sorting_finds(table_of(blocks, dead), blocks, asked, dead, k)
 
 
 def _finds_what_sorting_finds(
@@ -94,7 +120,7 @@ def test_a_search_does_not_depend_on_who_asks_beside() -> None:
 
 def test_a_search_with_many_threads_finds_the_same() -> None:
     random = np.random.default_rng(0)
-    rows = random.standard_normal((3 * WORTH_A_THREAD // 384 + 5, 384), np.float32)
+    rows = random.standard_normal((3 * CODED_BYTES // 384 + 5, 384), np.float32)
     block, docids = Block(rows, coded(rows)), [f"d{row}" for row in range(len(rows))]
     for query in random.standard_normal((5, 384), np.float32):
         one, four = (Table([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))

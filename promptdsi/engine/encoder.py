@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.graph import Part, build
 from promptdsi.engine.selection import Chosen, Floats, Pool, unit
+from promptdsi.engine.session import Session
 from promptdsi.learning.batches import by_length
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.tokens import Ids, Tokenizer
@@ -57,8 +57,8 @@ class Layers:
         self.config, self.weights = config, weights
         last, first = config.layers, min(prompted, default=config.layers + 1)
 
-        def run(part: Part) -> _Session | None:
-            return _Session(build(config, weights, part, int8=int8), threads) if part.first <= part.last else None
+        def run(part: Part) -> Session | None:
+            return Session(build(config, weights, part, int8=int8), threads) if part.first <= part.last else None
 
         self.lower = run(Part(1, first - 1, (), firsts_only and first > last))
         self.upper = run(Part(first, last, tuple(sorted(prompted)), firsts_only))
@@ -135,7 +135,7 @@ class QueryEncoder:
         weight, offset = (self.weights[f"{name}.{part}"].reshape(3, width, -1) for part in ("weight", "bias"))
         return np.stack([prefix[:, half] @ weight[1 + half].T + offset[1 + half, :, 0] for half in (0, 1)], 1)
 
-    def _run(self, part: _Session | None, fed: dict[str, Any]) -> Floats:
+    def _run(self, part: Session | None, fed: dict[str, Any]) -> Floats:
         assert part is not None, "there is nothing to run"
         found: Floats = part.run(["out"], {name: fed[name] for name in part.wanted})[0]
         return found
@@ -163,29 +163,6 @@ class QueryEncoder:
     def _pooled(self, states: Floats, layout: Layout) -> Floats:
         pooled = states if self.pooling == "first" else mean_over_tokens(states, layout)
         return unit(pooled) if self.normalise else pooled
-
-
-class _Session:
-    """An onnxruntime session and the names of its inputs."""
-
-    def __init__(self, graph: bytes, threads: int | None) -> None:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or cores()
-        # Threads that spin between the products of a query save a fifth of its time; between queries they would take a core from others.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.log_severity_level = 3
-        try:
-            found = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # of onnxruntime's own, which have no common base: a graph that does not fit together
-            raise ValueError(str(error)) from error
-        self.run, self.wanted = found.run, [one.name for one in found.get_inputs()]
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def mean_over_tokens(states: Floats, layout: Layout) -> Floats:

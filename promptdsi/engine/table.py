@@ -7,8 +7,9 @@ are scored in float64. So what is found does not depend on how many ask at once,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,7 @@ Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
+CODED_BYTES = 8 << 20  # for fewer a second thread takes longer to wake than it saves
 PRODUCT_SCORES = 1 << 22  # rows times queries looked at together, for many queries
 MANY = 96  # rows that may be among the best: of fewer all are scored, which is quicker than to look twice
 WORTH_A_THREAD = 1 << 25  # multiplications: for fewer a second thread takes longer to wake than it saves
@@ -37,17 +39,19 @@ class Block(NamedTuple):
     rows: Floats  # (n, D)
     codes: Codes
 
-    def part(self, first: int, count: int) -> Block:
-        here = slice(first, first + count)
-        codes, scale, error, length = self.codes
-        return Block(self.rows[here], Codes(codes[here], scale[here], error[here], length[here]))
+    def panels(self) -> Iterator[Block]:
+        first = 0
+        for codes in self.codes.split():
+            yield Block(self.rows[first : first + len(codes.total)], codes)
+            first += len(codes.total)
 
 
 class Piece(NamedTuple):
-    """Rows that are looked at together, of one block or of several that follow each other."""
+    """Panels that follow each other, and are looked at together."""
 
-    first: int  # number of the first
-    blocks: Sequence[Block]
+    first: int  # number of the first row
+    panels: Sequence[Block]
+    starts: Sequence[int]  # each panel's first place in the piece
     dead: Numbers  # places in the piece
     length: Floats  # of each row's codes (n,)
     error: Floats
@@ -55,17 +59,27 @@ class Piece(NamedTuple):
     worst: float
 
     @classmethod
-    def of(cls, first: int, blocks: Sequence[Block], dead: Numbers) -> Piece:
-        length, error = (_one([getattr(block.codes, name) for block in blocks]) for name in ("length", "error"))
+    def of(cls, first: int, panels: Sequence[Block], dead: Numbers) -> Piece:
+        length, error = (_one([getattr(panel.codes, name) for panel in panels]) for name in ("length", "error"))
+        starts = [0, *accumulate(len(panel.rows) for panel in panels[:-1])]
         low, high = np.searchsorted(dead, (first, first + len(length)))
-        return cls(first, blocks, dead[low:high] - first, length, error, float(length.max()), float(error.max()))
+        return cls(first, panels, starts, dead[low:high] - first, length, error, float(length.max()), float(error.max()))
 
-    def parts(self, scores: Floats) -> Iterator[tuple[Block, Floats]]:
-        """Each block, and its part of scores (…, n) to be filled in; at the end dead rows get one that is never the best."""
-        start = 0
-        for block in self.blocks:
-            yield block, scores[..., start : start + len(block.rows)]
-            start += len(block.rows)
+    def near(self, scan: Scan, threads: int) -> Floats:
+        """The score of each row (n,) by its codes."""
+        scores = np.empty(len(self.length), np.float32)
+        threads = min(threads, 1 + sum(panel.codes.panels.nbytes for panel in self.panels) // CODED_BYTES)
+        self.fill(scores, lambda panel, out: scan.near(panel.codes, out), threads=threads)
+        return scores
+
+    def fill(self, scores: Floats, look: Callable[[Block, Floats], None], *, threads: int = 1) -> None:
+        """Let `look` fill in each panel's part of scores (…, n); dead rows get one that is never the best."""
+
+        def work(here: slice) -> None:
+            for panel, start in zip(self.panels[here], self.starts[here], strict=True):
+                look(panel, scores[..., start : start + len(panel.rows)])
+
+        share(len(self.panels), 1, work, threads=threads)
         scores[..., self.dead] = -np.inf
 
 
@@ -145,8 +159,7 @@ class Table:
         found: list[list[tuple[int, float]]] = [[] for _ in rows]
         for piece in self._pieces(PRODUCT_SCORES // TOGETHER):
             close = np.empty((len(rows), len(piece.length)), np.float32)
-            for block, out in piece.parts(close):
-                multiply(own, unit(block.rows), out, self.threads)
+            piece.fill(close, lambda panel, out: multiply(own, unit(panel.rows), out, self.threads))
             for place, row in enumerate(rows):
                 if piece.first <= row < piece.first + len(piece.length):
                     close[place, row - piece.first] = -np.inf
@@ -160,10 +173,7 @@ class Table:
         scans = [Scan(query) for query in queries]
         for piece in self._pieces(CODED_ROWS):
             for one, scan in zip(best, scans, strict=True):
-                near = np.empty(len(piece.length), np.float32)
-                for block, out in piece.parts(near):
-                    scan.near(block.codes, out, threads=self.threads)
-                one.take(piece, near, scan.slack(piece.longest, piece.worst), scan)
+                one.take(piece, piece.near(scan, self.threads), scan.slack(piece.longest, piece.worst), scan)
 
     def _multiply(self, best: list[Best], queries: Floats) -> None:
         """Look at float32 products with all rows."""
@@ -176,24 +186,22 @@ class Table:
         lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
         for piece in self._pieces(PRODUCT_SCORES >> (len(queries) - 1).bit_length()):
             near = np.empty((len(queries), len(piece.length)), np.float32)
-            for block, out in piece.parts(near):
-                multiply(queries, block.rows, out, self.threads)
+            piece.fill(near, lambda panel, out: multiply(queries, panel.rows, out, self.threads))
             yield piece, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.longest + piece.worst))
 
     def _pieces(self, count: int) -> list[Piece]:
-        """The rows in pieces of so many; made once."""
+        """The rows in pieces of about so many at most: whole panels. Made once."""
         if count not in self._pieces_of:
-            found: list[Piece] = []
-            here: list[Block] = []
-            start = size = 0
-            for block in self.blocks:
-                for first in cuts(len(block.rows), count - size, count):
-                    here.append(block.part(first, min(count - size, len(block.rows) - first)))
-                    size += len(here[-1].rows)
-                    if size == count:
-                        found.append(Piece.of(start, here, self._dead))
-                        start, size, here = start + size, 0, []
-            self._pieces_of[count] = [*found, *([Piece.of(start, here, self._dead)] if here else [])]
+            groups: list[list[Block]] = []
+            size = count
+            for panel in (panel for block in self.blocks for panel in block.panels()):
+                if size + len(panel.rows) > count:
+                    groups.append([])
+                    size = 0
+                groups[-1].append(panel)
+                size += len(panel.rows)
+            starts = accumulate((sum(len(panel.rows) for panel in group) for group in groups), initial=0)
+            self._pieces_of[count] = [Piece.of(start, group, self._dead) for start, group in zip(starts, groups, strict=False)]
         return self._pieces_of[count]
 
 
@@ -229,11 +237,6 @@ class Best:
         return [row for _, row in self.pairs], [score for score, _ in self.pairs]
 
 
-def cuts(size: int, first: int, others: int) -> list[int]:
-    """Where the parts of something begin: one so long, and others; the last may be shorter."""
-    return [0, *range(first, size, others)] if size else []
-
-
 def _one(parts: Sequence[Floats]) -> Floats:
     """Parts as one array; a single one stays where it is."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -266,8 +269,7 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
             small.append(block)
             continue
         if small:
-            codes = Codes(*(np.concatenate(part) for part in zip(*(one.codes for one in small), strict=True)))
-            found.append(Block(np.concatenate([one.rows for one in small]), codes))
+            found.append(Block(np.concatenate([one.rows for one in small]), Codes.joined([one.codes for one in small])))
             small = []
         if block is not None:
             found.append(block)

@@ -10,8 +10,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from promptdsi.engine.encoder import Layers, QueryEncoder, cores
+from promptdsi.engine.encoder import Layers, QueryEncoder
 from promptdsi.engine.selection import KNOWN, Chosen, Floats, Pool
+from promptdsi.engine.session import cores
 from promptdsi.engine.table import Block, Table, joined
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.manifest import Manifest

@@ -10,7 +10,7 @@ from promptdsi.engine.table import Block
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.store import Store
 
-KINDS = [np.int8, np.float32, np.float32, np.float32]  # of codes, scale, error and length
+KINDS = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the parts of `Codes`
 
 
 def put_rows(store: Store, rows: NDArray[np.float32], *, since: int) -> str:
@@ -30,9 +30,9 @@ def get_rows(store: Store, name: str) -> Block:
     rows = held["rows"]
     if rows.ndim != 2 or rows.dtype != np.float32:
         raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
-    if "codes" not in held:
+    if "panels" not in held:
         return Block(rows, coded(rows))
     codes = Codes(**{part: held[part] for part in Codes._fields})
-    if [one.shape for one in codes] != [rows.shape, *[rows.shape[:1]] * 3] or [one.dtype for one in codes] != KINDS:
+    if [one.shape for one in codes] != [(rows.size,), *[rows.shape[:1]] * 4] or [one.dtype for one in codes] != KINDS:
         raise ValueError("codes that are not those of the rows")
     return Block(rows, codes)

@@ -87,7 +87,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
         yield "rows hold NaN or Inf"
     elif rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any():
         yield "a purged document's row is not empty"
-    elif "codes" in held and not _alike(held, coded(rows)):
+    elif "panels" in held and not _alike(held, coded(rows)):
         yield "the codes are not those of the rows"
     if len(ids.docids) != entry.count or len(ids.marks) != MARK * entry.count:
         yield f"{len(ids.docids)} docids for {entry.count} rows"
@@ -101,7 +101,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
 
 def _alike(held: dict[str, Any], codes: Codes) -> bool:
     """Whether stored codes are those of the rows; lengths were summed in the order of the machine that wrote them."""
-    whole = all(np.array_equal(held.get(name, ()), getattr(codes, name)) for name in ("codes", "scale"))
+    whole = all(np.array_equal(held.get(name, ()), getattr(codes, name)) for name in ("panels", "total", "scale"))
     lengths = (held.get("error", np.empty(0)), codes.error), (held.get("length", np.empty(0)), codes.length)
     return whole and all(one.shape == own.shape and np.allclose(one, own, rtol=1e-6, atol=0) for one, own in lengths)
 

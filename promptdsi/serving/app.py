@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from promptdsi import __version__
-from promptdsi.engine.encoder import cores
+from promptdsi.engine.session import cores
 from promptdsi.serving import routes, schemas
 from promptdsi.serving.errors import APIError
 from promptdsi.serving.guard import Guard, Limits
