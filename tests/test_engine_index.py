@@ -6,7 +6,9 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import small
 
@@ -78,8 +80,9 @@ def test_generations_share_one_encoder(place: Path) -> None:
     assert newest.snapshot.encoder.layers is older.snapshot.encoder.layers  # type: ignore[attr-defined]
 
 
-def test_rows_without_codes_are_searched_just_so(place: Path, tmp_path: Path) -> None:
-    """As an index of an earlier release has them."""
+@pytest.mark.parametrize("beside", ["nothing", "codes row by row", "panels of another size"])
+def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Path, beside: str) -> None:
+    """As an index of an earlier state of this software has them."""
     before = small.signature(place)
     index = Index.open(small.copied(place, tmp_path / "old"), device="cpu")
     store, manifest = index.store, index.snapshot.manifest
@@ -87,22 +90,32 @@ def test_rows_without_codes_are_searched_just_so(place: Path, tmp_path: Path) ->
 
     entries = []
     for entry in manifest.corpora:
-        bare = save({"rows": store.blobs.arrays(entry.rows)["rows"]}, {"since": str(entry.since)})
+        held = dict(store.blobs.arrays(entry.rows))
+        if beside == "codes row by row":
+            held["codes"] = np.zeros(held["rows"].shape, np.int8)
+        if beside == "panels of another size":
+            held["panel"] = held["panel"] + 1
+        else:
+            del held["panel"], held["panels"]
+        bare = save(held, {"since": str(entry.since)})
         entries.append(replace(entry, rows=store.blobs.put(bare, "safetensors")))
     store.commit(manifest.next("delete", corpora=tuple(entries)))
     assert small.signature(tmp_path / "old") == before
     assert not [one for one in index.verify().problems if "codes" in one]
 
 
-def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "odd"), [("panels", lambda one: one + 1), ("total", lambda one: one.astype(np.int64)), ("scale", lambda one: one[1:])]
+)
+def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path, name: str, odd: Any) -> None:
     index = Index.open(small.copied(place, tmp_path / "odd"), device="cpu")
     store, manifest = index.store, index.snapshot.manifest
     entry = manifest.corpora[0]
     held = store.blobs.arrays(entry.rows)
     from safetensors.numpy import save
 
-    odd = save({name: one + 1 if name == "panels" else one for name, one in held.items()})
-    store.commit(manifest.next("delete", corpora=(replace(entry, rows=store.blobs.put(odd, "safetensors")), *manifest.corpora[1:])))
+    written = save(held | {name: odd(held[name])})
+    store.commit(manifest.next("delete", corpora=(replace(entry, rows=store.blobs.put(written, "safetensors")), *manifest.corpora[1:])))
     assert any("the codes are not those of the rows" in one for one in index.verify().problems)
 
 

@@ -46,7 +46,7 @@ def test_the_largest_codes_do_not_overflow(width: int) -> None:
         np.testing.assert_allclose(near, rows @ signs, rtol=1e-6)
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from([1, 2, 5, PANEL]))
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.sampled_from([1, 2, 5, PANEL]))
 def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: int) -> None:
     rows = np.random.default_rng(0).standard_normal((sum(sizes), 4), np.float32)
     with pytest.MonkeyPatch.context() as small:
@@ -67,7 +67,7 @@ def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[st
 
 @given(
     st.integers(0, 2**32 - 1),
-    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any),
     st.integers(1, 60),
     st.integers(1, 2 * FEW),
     st.floats(0, 0.9),
@@ -209,6 +209,26 @@ def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: 
     del blocks, every, rows
     held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
     assert not held
+
+
+def test_blocks_without_rows_do_not_matter() -> None:
+    some, none = (Block(rows, coded(rows)) for rows in (np.ones((SMALL, 8), np.float32), np.empty((0, 8), np.float32)))
+    assert [len(block.rows) for block in joined([none, some, none, none, some])] == [SMALL, SMALL]
+    assert [len(block.rows) for block in joined([none, none])] == [0]
+
+
+@pytest.mark.parametrize("queries", [1, 5, 64])
+def test_products_are_shared_by_all_threads_however_rows_lie(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    rows, asked = random.standard_normal((30_000, 384), np.float32), random.standard_normal((queries, 384), np.float32)
+    blocks = [Block(part, coded(part)) for part in np.split(rows, [9_000, 29_000])]
+    used: list[int] = []
+    monkeypatch.setattr("promptdsi.engine.table.share", lambda *said, threads: (used.append(threads), share(*said, threads=threads)))
+    monkeypatch.setattr("promptdsi.engine.table.WORTH_A_THREAD", 1 << 20)
+    monkeypatch.setattr("promptdsi.engine.table.PRODUCT_SCORES", 64 * len(rows))
+    for _, near, slack in Table(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(asked):
+        assert (np.abs(near - asked.astype(np.float64) @ rows.astype(np.float64).T) <= slack[:, None]).all()
+    assert set(used) == {3}
 
 
 def test_equal_rows_tie_wherever_they_stand() -> None:

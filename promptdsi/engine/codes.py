@@ -15,7 +15,7 @@ from promptdsi.engine.selection import Floats
 from promptdsi.engine.session import Session
 
 LARGEST = 127
-PANEL = 16_384  # rows whose codes lie together; with fewer, reading them is slower
+PANEL = 16_384  # rows whose codes lie together, and what one thread scans at a time; with fewer, reading them is slower
 
 
 class Codes(NamedTuple):

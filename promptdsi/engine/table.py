@@ -24,7 +24,7 @@ SMALL = 2_048  # rows: such blocks are joined
 FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
 CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
 CODED_BYTES = 8 << 20  # for fewer a second thread takes longer to wake than it saves
-PRODUCT_SCORES = 1 << 22  # rows times queries looked at together, for many queries
+PRODUCT_SCORES = 1 << 22  # rows times queries looked at together, for many queries: at least a panel for `TOGETHER`
 MANY = 96  # rows that may be among the best: of fewer all are scored, which is quicker than to look twice
 WORTH_A_THREAD = 1 << 25  # multiplications: for fewer a second thread takes longer to wake than it saves
 SAMPLE = 16  # parts for each row wanted, whose best say roughly where the bar is
@@ -68,19 +68,35 @@ class Piece(NamedTuple):
     def near(self, scan: Scan, threads: int) -> Floats:
         """The score of each row (n,) by its codes."""
         scores = np.empty(len(self.length), np.float32)
-        threads = min(threads, 1 + sum(panel.codes.panels.nbytes for panel in self.panels) // CODED_BYTES)
-        self.fill(scores, lambda panel, out: scan.near(panel.codes, out), threads=threads)
-        return scores
+        threads = min(threads, len(self.panels), 1 + sum(panel.codes.panels.nbytes for panel in self.panels) // CODED_BYTES)
 
-    def fill(self, scores: Floats, look: Callable[[Block, Floats], None], *, threads: int = 1) -> None:
-        """Let `look` fill in each panel's part of scores (…, n); dead rows get one that is never the best."""
-
-        def work(here: slice) -> None:
+        def look(here: slice) -> None:
             for panel, start in zip(self.panels[here], self.starts[here], strict=True):
-                look(panel, scores[..., start : start + len(panel.rows)])
+                scan.near(panel.codes, scores[start : start + len(panel.rows)])
 
-        share(len(self.panels), 1, work, threads=threads)
+        share(len(self.panels), 1, look, threads=threads)
+        return self._living(scores)
+
+    def products(self, queries: Floats, threads: int, of: Callable[[Floats], Floats] = np.asarray) -> Floats:
+        """The product of each query (B, D) with each row, or with what `of` makes of rows: (B, n)."""
+        count = len(self.length)
+        scores = np.empty((len(queries), count), np.float32)
+        threads = min(threads, 1 + queries.size * count // WORTH_A_THREAD)
+
+        def multiply(here: slice) -> None:
+            for panel, start in zip(self.panels, self.starts, strict=True):
+                low, high = max(here.start, start), min(here.stop, start + len(panel.rows))
+                if low < high:
+                    np.matmul(queries, of(panel.rows[low - start : high - start]).T, out=scores[:, low:high])
+
+        with one_thread_each():
+            share(count, -(-count // threads), multiply, threads=threads)
+        return self._living(scores)
+
+    def _living(self, scores: Floats) -> Floats:
+        """Dead rows get a score that is never the best."""
         scores[..., self.dead] = -np.inf
+        return scores
 
 
 class Top(NamedTuple):
@@ -158,8 +174,7 @@ class Table:
         own = unit(self.vectors(rows))
         found: list[list[tuple[int, float]]] = [[] for _ in rows]
         for piece in self._pieces(PRODUCT_SCORES // TOGETHER):
-            close = np.empty((len(rows), len(piece.length)), np.float32)
-            piece.fill(close, lambda panel, out: multiply(own, unit(panel.rows), out, self.threads))
+            close = piece.products(own, self.threads, of=unit)
             for place, row in enumerate(rows):
                 if piece.first <= row < piece.first + len(piece.length):
                     close[place, row - piece.first] = -np.inf
@@ -185,12 +200,14 @@ class Table:
         """For each piece the scores of its rows (B, n), and how far off they may be at most (B,)."""
         lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
         for piece in self._pieces(PRODUCT_SCORES >> (len(queries) - 1).bit_length()):
-            near = np.empty((len(queries), len(piece.length)), np.float32)
-            piece.fill(near, lambda panel, out: multiply(queries, panel.rows, out, self.threads))
-            yield piece, near, lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.longest + piece.worst))
+            yield (
+                piece,
+                piece.products(queries, self.threads),
+                lengths * np.float32(2 * ROUNDING * queries.shape[1] * (piece.longest + piece.worst)),
+            )
 
     def _pieces(self, count: int) -> list[Piece]:
-        """The rows in pieces of about so many at most: whole panels. Made once."""
+        """The rows in pieces of so many at most, but whole panels. Made once."""
         if count not in self._pieces_of:
             groups: list[list[Block]] = []
             size = count
@@ -242,13 +259,6 @@ def _one(parts: Sequence[Floats]) -> Floats:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def multiply(queries: Floats, rows: Floats, out: Floats, threads: int) -> None:
-    """Products of queries (B, D) and rows (n, D)."""
-    threads = min(threads, 1 + queries.size * len(rows) // WORTH_A_THREAD)
-    with one_thread_each():
-        share(len(rows), -(-len(rows) // threads), lambda here: np.matmul(queries, rows[here].T, out=out[:, here]), threads=threads)
-
-
 def kth_best(near: Floats, k: int) -> float:
     """A score that k of these reach, and not many more; -inf where there are fewer. Quicker than sorting: parts stand for their best."""
     if len(near) < k:
@@ -264,7 +274,7 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
     hold no file open."""
     found: list[Block] = []
     small: list[Block] = []
-    for block in [*blocks, None]:
+    for block in [*(block for block in blocks if len(block.rows)), None]:
         if block is not None and len(block.rows) < SMALL:
             small.append(block)
             continue
@@ -273,4 +283,4 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
             small = []
         if block is not None:
             found.append(block)
-    return found
+    return found or list(blocks[:1])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from promptdsi.engine.codes import Codes, coded
+from promptdsi.engine.codes import coded
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import NAME
 from promptdsi.index.documents import Documents
@@ -17,6 +17,7 @@ from promptdsi.index.ids import MARK
 from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import Entry, Manifest, unsealed
 from promptdsi.index.purge import pending
+from promptdsi.index.rows import codes_beside
 from promptdsi.index.store import FOLDERS, Store
 from promptdsi.progress import Progress, silent
 
@@ -87,7 +88,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
         yield "rows hold NaN or Inf"
     elif rows[[place for place, docid in enumerate(ids.docids) if docid is None]].any():
         yield "a purged document's row is not empty"
-    elif "panels" in held and not _alike(held, coded(rows)):
+    elif not _coded(held, rows):
         yield "the codes are not those of the rows"
     if len(ids.docids) != entry.count or len(ids.marks) != MARK * entry.count:
         yield f"{len(ids.docids)} docids for {entry.count} rows"
@@ -99,11 +100,19 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
             yield "the stored documents are not those of the rows"
 
 
-def _alike(held: dict[str, Any], codes: Codes) -> bool:
-    """Whether stored codes are those of the rows; lengths were summed in the order of the machine that wrote them."""
-    whole = all(np.array_equal(held.get(name, ()), getattr(codes, name)) for name in ("panels", "total", "scale"))
-    lengths = (held.get("error", np.empty(0)), codes.error), (held.get("length", np.empty(0)), codes.length)
-    return whole and all(one.shape == own.shape and np.allclose(one, own, rtol=1e-6, atol=0) for one, own in lengths)
+def _coded(held: dict[str, Any], rows: Any) -> bool:
+    """Whether stored codes, if there are any, are those of the rows; lengths were summed in the order of the machine that wrote them."""
+    try:
+        stored = codes_beside(held)
+    except (KeyError, ValueError):
+        return False
+    if stored is None:
+        return True
+    codes = coded(rows)
+    whole = all(np.array_equal(getattr(stored, name), getattr(codes, name)) for name in ("panels", "total", "scale"))
+    return whole and all(
+        np.allclose(one, own, rtol=1e-6, atol=0) for one, own in ((stored.error, codes.error), (stored.length, codes.length))
+    )
 
 
 def _weights(store: Store, history: list[Manifest], sound: set[str]) -> Iterator[str]:

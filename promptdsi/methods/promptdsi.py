@@ -38,7 +38,7 @@ BEST: dict[str, Any] = BEST_D0 | {
     "add_schedule": "constant",
     "hold_row_length": True,
     "row_lengths": "fitted",
-    "new_row_length": 0.95,
+    "new_row_length": 0.88,
     "row_anchor": 3.0,
 }
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
