@@ -105,7 +105,7 @@ def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "odd"), [("panels", lambda one: one + 1), ("total", lambda one: one.astype(np.int64)), ("scale", lambda one: one[1:])]
+    ("name", "odd"), [("panels", lambda one: one + 1), ("shift", lambda one: one.astype(np.int64)), ("scale", lambda one: one[1:])]
 )
 def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path, name: str, odd: Any) -> None:
     index = Index.open(small.copied(place, tmp_path / "odd"), device="cpu")

@@ -54,8 +54,8 @@ def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: in
         whole = coded(rows)
         for one, own in zip(Codes.joined([coded(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
             np.testing.assert_array_equal(one, own)
-        assert sum(len(part.total) for part in whole.split()) == len(rows)
-        assert all(len(part.panels) == 4 * len(part.total) <= 4 * panel for part in whole.split())
+        assert sum(len(part.shift) for part in whole.split()) == len(rows)
+        assert all(len(part.panels) == 4 * len(part.shift) <= 4 * panel for part in whole.split())
 
 
 def table_of(blocks: list[np.ndarray[Any, Any]], dead: set[int], docids: list[str] | None = None) -> Table:

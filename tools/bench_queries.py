@@ -262,7 +262,7 @@ def middle(values: list[float]) -> dict[str, float]:
 def figures(found: dict[str, Any]) -> dict[str, Any]:
     """Ratios within rounds, and what the limits are."""
     rounds, rows = found["rounds"], found["rows"]
-    stored = rows * (WIDTH + 8)  # a byte for each number, and each row's total and scale
+    stored = rows * (WIDTH + 8)  # a byte for each number, and each row's shift and scale
 
     def over(function: Callable[[dict[str, Any]], float]) -> dict[str, float]:
         return middle([function(one) for one in rounds])

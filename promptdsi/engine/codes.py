@@ -15,6 +15,9 @@ from promptdsi.engine.selection import Floats
 from promptdsi.engine.session import Session
 
 LARGEST = 127
+# A query's codes go from 1 to 127, with `MIDDLE` for nought: products of unsigned and signed bytes are the quick ones, and with seven
+# bits their sums never leave the 16 bits that processors without VNNI have for two of them.
+MIDDLE = 64
 PANEL = 16_384  # rows whose codes lie together, and what one thread scans at a time; with fewer, reading them is slower
 
 
@@ -26,22 +29,22 @@ class Codes(NamedTuple):
     """
 
     panels: NDArray[np.int8]  # (n D,)
-    total: NDArray[np.int32]  # (n,), the sum of a row's codes
+    shift: NDArray[np.int32]  # (n,), `MIDDLE` times the sum of a row's codes
     scale: Floats  # (n,)
     error: Floats  # (n,)
     length: Floats  # (n,)
 
     def split(self) -> Iterator[Codes]:
         """The same, panel by panel."""
-        count = len(self.total)
+        count = len(self.shift)
         for first in range(0, count, PANEL):
             here, width = slice(first, first + PANEL), len(self.panels) // count
             own = self.panels[first * width : (first + PANEL) * width]
-            yield Codes(own, self.total[here], self.scale[here], self.error[here], self.length[here])
+            yield Codes(own, self.shift[here], self.scale[here], self.error[here], self.length[here])
 
     @classmethod
     def joined(cls, parts: Sequence[Codes]) -> Codes:
-        whole = np.concatenate([panel.panels.reshape(-1, len(panel.total)).T for part in parts for panel in part.split()])
+        whole = np.concatenate([panel.panels.reshape(-1, len(panel.shift)).T for part in parts for panel in part.split()])
         panels = [whole[first : first + PANEL].T.reshape(-1) for first in range(0, len(whole), PANEL)]
         return cls(np.concatenate(panels), *(np.concatenate(part) for part in list(zip(*parts, strict=True))[1:]))
 
@@ -60,23 +63,18 @@ def _coded(rows: Floats) -> Codes:
     codes = np.rint(exact / np.where(scale > 0, scale, 1)[:, None].astype(np.float64)).clip(-LARGEST, LARGEST)
     near = codes * scale[:, None].astype(np.float64)
     error, length = np.linalg.norm(exact - near, axis=1), np.linalg.norm(near, axis=1)
-    return Codes(codes.astype(np.int8).T.reshape(-1), codes.sum(1).astype(np.int32), scale, _up(error), _up(length))
+    return Codes(codes.astype(np.int8).T.reshape(-1), (MIDDLE * codes.sum(1)).astype(np.int32), scale, _up(error), _up(length))
 
 
 def _up(values: NDArray[np.float64]) -> Floats:
     return np.nextafter(values.astype(np.float32), np.float32(np.inf))
 
 
-# A query's codes go from 1 to 127, with `MIDDLE` for nought: products of unsigned and signed bytes are the quick ones, and with seven
-# bits their sums never leave the 16 bits that processors without VNNI have for two of them.
-MIDDLE = 64
 NEAR = f"""
 <ir_version: {IR}, opset_import: ["": {OPSET}]>
-near (uint8[1, D] query, int8[D, n] codes, int32[n] total, float[n] scale) => (float[1, n] scores)
+near (uint8[1, D] query, int8[D, n] codes, int32[n] shift, float[n] scale) => (float[1, n] scores)
 {{
-    middle = Constant <value = int32 {{{MIDDLE}}}> ()
     shifted = MatMulInteger (query, codes)
-    shift = Mul (total, middle)
     whole = Sub (shifted, shift)
     real = Cast <to = 1> (whole)
     scores = Mul (real, scale)
@@ -98,8 +96,8 @@ class Scan:
 
     def near(self, panel: Codes, scores: Floats) -> None:
         """Fill in the scores of one panel's rows (n,)."""
-        codes = panel.panels.reshape(-1, len(panel.total))
-        fed = {"query": self.codes, "codes": codes, "total": panel.total, "scale": panel.scale}
+        codes = panel.panels.reshape(-1, len(panel.shift))
+        fed = {"query": self.codes, "codes": codes, "shift": panel.shift, "scale": panel.scale}
         np.multiply(_near().run(None, fed)[0][0], np.float32(self.scale), out=scores)
 
     def slack(self, length: Any, error: Any) -> Any:

@@ -21,11 +21,11 @@ from promptdsi.engine.threads import one_thread_each, share
 
 Numbers = NDArray[np.int64]
 SMALL = 2_048  # rows: such blocks are joined
-FEW = 4  # queries for which codes are quicker: they are a quarter of the bytes, and read once for each query
+FEW = 8  # queries for which codes are quicker: they are a quarter of the bytes, but read once for each query
 CODED_ROWS = 1 << 18  # looked at together at most: enough that Python's part is small, few enough that scores stay in the cache
 CODED_BYTES = 8 << 20  # for fewer a second thread takes longer to wake than it saves
 PRODUCT_SCORES = 1 << 22  # rows times queries looked at together, for many queries: at least a panel for `TOGETHER`
-MANY = 96  # rows that may be among the best: of fewer all are scored, which is quicker than to look twice
+MANY = 64  # rows that may be among the best and are scored at once: quicker than to look twice
 WORTH_A_THREAD = 1 << 25  # multiplications: for fewer a second thread takes longer to wake than it saves
 SAMPLE = 16  # parts for each row wanted, whose best say roughly where the bar is
 TOGETHER = 256  # queries looked for at once
@@ -42,8 +42,8 @@ class Block(NamedTuple):
     def panels(self) -> Iterator[Block]:
         first = 0
         for codes in self.codes.split():
-            yield Block(self.rows[first : first + len(codes.total)], codes)
-            first += len(codes.total)
+            yield Block(self.rows[first : first + len(codes.shift)], codes)
+            first += len(codes.shift)
 
 
 class Piece(NamedTuple):
@@ -126,6 +126,8 @@ class Table:
     def vectors(self, rows: Sequence[int] | Numbers) -> Floats:
         """Rows by number: (n, D)."""
         numbers = np.asarray(rows, np.int64)
+        if len(self.blocks) == 1:
+            return self.blocks[0].rows[numbers]
         owners = np.searchsorted(self.firsts, numbers, side="right") - 1
         found = np.empty((len(numbers), self.blocks[0].rows.shape[1]), np.float32)
         for owner in np.flatnonzero(np.bincount(owners)).tolist():
@@ -236,16 +238,25 @@ class Best:
         if self.bar == -np.inf:
             self.bar = kth_best(near, self.k) - float(slack)  # k rows reach it for certain
         may = np.flatnonzero(near >= self.bar - slack) if self.bar > -np.inf else np.flatnonzero(near > -np.inf)
-        if len(may) > max(2 * self.k, MANY):  # the likely ones first: then the bar is exact, and few others reach it
-            likely = may[np.argpartition(near[may], len(may) - self.k)[len(may) - self.k :]]
-            self.bar = max(self.bar, float(self.table.scores(self.query, likely + piece.first).min()))
-            length, error = piece.length[may], piece.error[may]
+        likely, others = may, may[:0]
+        if (many := max(2 * self.k, MANY)) < len(may):  # the likely ones first: then the bar is exact, and few others reach it
+            order = np.argpartition(near[may], len(may) - many)
+            likely, others = may[order[-many:]], may[order[:-many]]
+        self._score(likely + piece.first)
+        others = others[near[others] >= self.bar - slack]
+        if len(others):
+            length, error = piece.length[others], piece.error[others]
             own = slack * ((length + error) / (piece.longest + piece.worst)) if scan is None else scan.slack(length, error)
-            may = may[near[may] >= self.bar - own]
-        if not len(may):
+            self._score(others[near[others] >= self.bar - own] + piece.first)
+
+    def _score(self, rows: Numbers) -> None:
+        """Score rows exactly, and keep the best."""
+        if not len(rows):
             return
-        rows = may + piece.first
-        found = zip(self.table.scores(self.query, rows).tolist(), rows.tolist(), strict=True)
+        scores = self.table.scores(self.query, rows)
+        least = np.partition(scores, len(scores) - self.k)[len(scores) - self.k] if len(scores) > self.k else -np.inf
+        good = scores >= max(least, self.bar)
+        found = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
         self.pairs = sorted([*self.pairs, *found], key=lambda pair: (-pair[0], self.table.docids[pair[1]]))[: self.k]
         if len(self.pairs) == self.k:
             self.bar = max(self.bar, self.pairs[-1][0])

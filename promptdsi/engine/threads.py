@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -27,10 +27,10 @@ def share(count: int, size: int, function: Callable[[slice], Any], *, threads: i
     finally:
         for _ in firsts:  # where this thread has failed, nobody goes on
             pass
-        begun = [helper for helper in helpers if not helper.cancel()]
-        wait(begun)
-    for helper in begun:
-        helper.result()
+        failed = [helper.exception() for helper in helpers if not helper.cancel()]  # waits for those that have begun
+    for error in failed:
+        if error is not None:
+            raise error
 
 
 @cache

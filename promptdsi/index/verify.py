@@ -109,7 +109,7 @@ def _coded(held: dict[str, Any], rows: Any) -> bool:
     if stored is None:
         return True
     codes = coded(rows)
-    whole = all(np.array_equal(getattr(stored, name), getattr(codes, name)) for name in ("panels", "total", "scale"))
+    whole = all(np.array_equal(getattr(stored, name), getattr(codes, name)) for name in ("panels", "shift", "scale"))
     return whole and all(
         np.allclose(one, own, rtol=1e-6, atol=0) for one, own in ((stored.error, codes.error), (stored.length, codes.length))
     )
