@@ -17,7 +17,7 @@ from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import D0, Cell, Results, matrix_of
 from promptdsi.experiments.findings import gather
-from promptdsi.experiments.hours import cell_guess, expected, measured
+from promptdsi.experiments.hours import cell_guess, expected, measured, work_of
 from promptdsi.experiments.plan import Experiment, read_experiment
 from promptdsi.experiments.reporting import markdown, write_report
 from promptdsi.experiments.reports import layers, memory
@@ -282,6 +282,14 @@ def test_an_unknown_report_and_a_missing_matplotlib(made: tuple[dict[str, Experi
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PromptDSIError, match=re.escape("pip install 'promptdsi[bench]'")):
         write_report(experiments["curves"], results)
+
+
+def test_hours_know_how_large_a_whole_source_is() -> None:
+    def work(**stream: Any) -> float:
+        return work_of({"stream": {"source": "squadx", "new": 5, "share": 0.06} | stream, "d0": {"preset": "best"}}, {})
+
+    assert work() / work(limit=3000) == pytest.approx(9_725 / 3000, rel=0.01)
+    assert work(source="msmarco300k") > 30 * work()
 
 
 def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], Results], tmp_path: Path) -> None:

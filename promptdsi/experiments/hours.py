@@ -19,8 +19,9 @@ FROZEN_SPEED, FULL_SPEED = 200.0, 70.0
 # The other backbones have twice the layers and twice the width of MiniLM, so about eight times the work per token.
 LARGER = 8.0
 ANNOTATED = 2.0  # annotated train queries per document: squadx and NQ320k have about two
-DOCUMENTS = 3000  # of a stream that does not say its size
-NO_TRAINING = 30.0  # seconds of a method that trains nothing: it encodes or counts words
+DOCUMENTS = {"demo": 352, "squadx": 9_725, "nq320k": 109_714, "msmarco300k": 321_582}  # of a stream that takes all of its source
+UNKNOWN = 10_000  # of any other source
+NO_TRAINING = 30.0  # seconds of a method that trains nothing, for 3,000 documents: it encodes or counts words
 
 
 class Timed(NamedTuple):
@@ -123,12 +124,12 @@ def work_of(cell: dict[str, Any], sizes: dict[str, int]) -> float:
     """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
     stream, method = cell["stream"], cell.get("method", "rows")
     params = cell["d0"] | cell.get("params", {})
-    everything = sizes.get(name_of(stream), int(stream.get("limit", DOCUMENTS)))
+    everything = sizes.get(name_of(stream), int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN))))
     new = stream.get("new", 5) * stream.get("share", 0.02)
     first = sizes.get(name_of(stream) + " D0", round(everything * (1 - new)))
     kind = methods()[method]
     if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
-        return NO_TRAINING * everything / DOCUMENTS + everything * ANNOTATED * float(_option(method, params, "fit_epochs")) / FULL_SPEED
+        return NO_TRAINING * everything / 3000 + everything * ANNOTATED * float(_option(method, params, "fit_epochs")) / FULL_SPEED
     is_d0, full = "method" not in cell, issubclass(kind, Sequential)
     documents = first if is_d0 else everything if method == "joint" else everything - first
     queries = documents * (ANNOTATED + _option("rows", params, "pseudo_queries"))
