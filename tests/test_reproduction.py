@@ -65,3 +65,12 @@ def test_the_page_is_made_from_cells_alone(build: Any, tmp_path: Path) -> None:
     assert whole == build.page(results) and whole != nothing
     assert "| ordering does not hold |" in whole and "36 of 36 cells" in whole  # ranks made up at random keep no order
     assert "877.2, printed 977" in nothing and str(tmp_path) not in whole
+
+
+def test_every_committed_cell_belongs_to_an_experiment() -> None:
+    """A cell of settings that were given up must not look like a result."""
+    results = Results(ROOT / "docs" / "results")
+    experiments = [read_experiment(path, "squadx", results) for path in sorted((ROOT / "experiments").glob("*.toml"))]
+    known = {cell.file for one in experiments for point in one.points for cell in point.cells}
+    known |= {setting.d0.file for one in experiments for setting in one.settings}
+    assert not {path.stem for path in (results.folder / "cells").glob("*.json")} - known
