@@ -46,7 +46,7 @@ def write(name: str, title: str, command: str, rows: Sequence[dict[str, Any]], *
         lines += ["", f"## {key}", "", *_listed(value)] if isinstance(value, dict) else []
     (RESULTS / f"{name}.md").write_text("\n".join(lines) + "\n", "utf-8")
     print("\n".join(lines))
-    print(f"\nwritten to docs/results/{name}.json and .md", file=sys.stderr)
+    print(f"\nwritten to {os.path.relpath(RESULTS / name)}.json and .md", file=sys.stderr)
 
 
 def _listed(value: dict[str, Any]) -> list[str]:
