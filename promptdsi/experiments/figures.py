@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 7.0  # inches: a printed page
 # Paul Tol's "muted" scheme: nine colours that stay apart for colour-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
-MARKERS, OTHER_MARKERS = "os^DvP<Xp", "hd8>*H"  # no label of ours can look like a system of the paper
+MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no label of ours can look like a system of the paper
 GREY = "#777777"
 RULES: dict[str, Any] = {
     "svg.hashsalt": "promptdsi",  # otherwise the names inside an SVG are random
@@ -54,7 +54,8 @@ class Look(NamedTuple):
     marker: str
 
 
-# The systems of the paper's figures keep their distance; any other label gets a look of its own from its letters.
+# References are grey. The systems of the paper's figures keep their distance; any other label gets a look of its own from its letters.
+REFERENCES = {"Warm rows, untrained": ">", "Rehearsal": "h", "Rehearsal, with all that best has": "d", "Joint": "x", "Multi": "8"}
 KNOWN = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
 
 
@@ -69,6 +70,8 @@ def look_of(label: str) -> Look:
     if label in KNOWN:
         place = KNOWN.index(label)
         return Look(PALETTE[place], MARKERS[place])
+    if label in REFERENCES:
+        return Look(GREY, REFERENCES[label])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)
     return Look(PALETTE[number % len(PALETTE)], OTHER_MARKERS[number // len(PALETTE) % len(OTHER_MARKERS)])
 
