@@ -91,6 +91,32 @@ def test_seeds_are_averaged_before_they_are_compared() -> None:
     assert compare(one, other, Matrix.average, "Hits@1", corpora=[1]).difference.value == pytest.approx(0.375)
 
 
+def test_an_interval_knows_that_other_seeds_would_differ() -> None:
+    """Two systems drawn from one urn: their seeds differ by more than their queries say, and that must not make one better."""
+    rng = np.random.default_rng(1)
+
+    def runs(shares: list[float]) -> list[Matrix]:
+        ranks = [np.where(rng.permutation(300) < 300 * share, 1, 99).tolist() for share in shares]
+        return [Matrix({0: [queries(1)], 1: [queries(1), queries(*each)]}) for each in ranks]
+
+    one, other = runs([0.50, 0.60, 0.70]), runs([0.48, 0.70, 0.44])
+    apart = compare(one, other, Matrix.average, "Hits@1", corpora=[1]).difference
+    assert apart.value == pytest.approx(0.06) and apart.low < 0 < apart.high
+    alone = compare(one[1:2], other[2:], Matrix.average, "Hits@1", corpora=[1]).difference
+    assert alone.low > 0  # one seed each: the interval is about these two runs
+    steady = compare(runs([0.7, 0.7, 0.7]), runs([0.5, 0.5, 0.5]), Matrix.average, "Hits@1", corpora=[1]).difference
+    assert steady.low > 0
+
+
+def test_a_difference_that_is_zero_on_paper_makes_no_verdict() -> None:
+    from promptdsi.evaluation.continual import Compared, Estimate
+
+    assert Compared(Estimate(-0.005, -0.01, -6e-17), 0.07).verdict == "no difference shown"
+    # hits are counted in whole numbers: a resample that draws as many of each is exactly equal
+    one, other = (Matrix({0: [queries(*ranks)]}) for ranks in ([1, 99] * 150, [99, 1] * 150))
+    assert (np.abs(one.entry("Hits@1", 0, 0) + other.entry("Hits@1", 0, 0) - 1) < 1e-15).all()
+
+
 def test_sign_flips_agree_with_counting_all_of_them() -> None:
     from itertools import product
 

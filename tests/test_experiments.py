@@ -17,6 +17,7 @@ from promptdsi.experiments.cells import Results, keywords, matrix_of, pack, unpa
 from promptdsi.experiments.findings import gather
 from promptdsi.experiments.plan import read_experiment
 from promptdsi.experiments.reporting import write_report
+from promptdsi.experiments.reports.choosing import _limits
 from promptdsi.experiments.running import Runner
 from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.rows import RowsOnly
@@ -218,6 +219,15 @@ def test_what_was_chosen_is_what_is_asked_test_queries(folder: Path, results: Re
         choosing.choose(gather(frontier, results).all)
 
 
+def test_a_search_without_documents_to_search_on_is_refused_before_anything_runs(folder: Path, results: Results) -> None:
+    scale = folder / "scales/small.toml"
+    scale.write_text(scale.read_text().replace(", tune = 5", ""))
+    cells = read_experiment(folder / "both.toml", "small").cells
+    with pytest.raises(PromptDSIError, match="no tune documents"):
+        Runner(results, offline=True).run(cells)
+    assert not list(results.folder.glob("cells/*.json"))
+
+
 def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {("best", 1): (0.80, 0.60), ("best", 2): (0.84, 0.58), ("best", 3): (0.86, 0.50)}
     figures |= {
@@ -240,6 +250,9 @@ def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
     found: Any = [Fake(*key) for key in figures]
     # best: the largest sum is .84 + .58. weak: 3 loses half a point and more of it, 2 does not. lost: nothing keeps, so the best keeper.
     assert choosing.choose(found) == {"best": 2, "weak": 2, "lost": 2}
+    limits = list(_limits(found, choosing.choose(found)))
+    assert len(limits) == 2 and limits[0].endswith("better: lost")  # the others' choices lie between values tried
+    assert "57.5 of D0" in limits[1] and limits[1].endswith(": lost")
 
 
 def test_keywords_say_what_differs_from_the_defaults() -> None:

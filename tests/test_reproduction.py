@@ -34,12 +34,32 @@ def build(monkeypatch: pytest.MonkeyPatch) -> Any:
         ([(0.01, 0.03), None], 0.0, "not run"),
         ([(-0.02, -0.01), None], 0.0, "ordering does not hold"),  # what has run is enough to say so
         ([], 0.0, "not run"),
+        ([(-0.02, -6e-17)], 0.0, "not shown"),  # zero, but for rounding
     ],
 )
 def test_a_verdict_follows_from_the_intervals(build: Any, ends: list[Any], margin: float, verdict: str) -> None:
     claims = build.claims
     gaps = [claims.Gap("a − b", None if each is None else Estimate(sum(each) / 2, *each)) for each in ends]
     assert claims.judged("a is better than b", gaps, margin=margin).verdict == verdict
+
+
+def test_what_a_scale_does_not_plan_is_not_waited_for(build: Any) -> None:
+    claims = build.claims
+    ran, never = claims.Gap("a − b", Estimate(0.02, 0.01, 0.03)), claims.Gap("a − c", None, planned=False)
+    found = claims.judged("a is better", [ran, never])
+    assert found.verdict == "ordering holds" and found.evidence.endswith("not planned here: a − c")
+    assert claims.judged("a is better", [never]).verdict == "not planned here"
+    assert claims.judged("a is better", [ran, never, claims.Gap("a − d", None)]).verdict == "not run"
+
+
+def test_printed_figures_that_are_cut_are_named(build: Any) -> None:
+    claims = build.claims
+    whole = claims.arithmetic("sums", [("x", 7.675, "7.7")])
+    assert (whole.verdict, whole.evidence) == ("arithmetic verified", "1 of 1 printed figures follow by rounding")
+    part = claims.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
+    assert part.verdict == "arithmetic verified in part"
+    assert "not y: 7.66, printed 7.6 (cut); not z: 877.20, printed 977" in part.evidence
+    assert claims.arithmetic("sums", [("z", 877.2, "977")]).verdict == "ordering does not hold"
 
 
 def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
@@ -64,7 +84,7 @@ def test_the_page_is_made_from_cells_alone(build: Any, tmp_path: Path) -> None:
     whole = build.page(results)
     assert whole == build.page(results) and whole != nothing
     assert "| ordering does not hold |" in whole and "36 of 36 cells" in whole  # ranks made up at random keep no order
-    assert "877.2, printed 977" in nothing and str(tmp_path) not in whole
+    assert "877.20, printed 977" in nothing and str(tmp_path) not in whole
 
 
 def test_every_committed_cell_belongs_to_an_experiment() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import claims
-from claims import FAILS, HOLDS, NOT_RUN, NOT_SHOWN, VERIFIED, Claim
+from claims import FAILS, HOLDS, NOT_PLANNED, NOT_RUN, NOT_SHOWN, SHOWN, VERIFIED, VERIFIED_IN_PART, Claim
 from pages import write_or_check
 
 from promptdsi.experiments.cells import Results
@@ -42,18 +42,26 @@ compared. Nor would they be equal on the paper's data: the published code mixes 
 ([model.md](model.md)), and a correct implementation is expected to differ. The scale `paper` is there to be run
 ([experiments.md](experiments.md)); nothing of it has been.
 
+**At which point.** New corpora are learned at the expense of D0, and how much of the one is had for how much of the other depends on the
+rate. The tables take one rate for all systems that train rows, set on dev queries of “Rows only”; a system that is ahead on new corpora
+and behind on D0, or the other way round, is at another point of the trade and not better, so both are given. The frontier
+([frontier.md](results/squadx/frontier.md)) compares systems where they keep D0 alike.
+
 **The rules.** A claim is one difference or several between systems, turned so that positive is what the paper says, over the same test
-queries, seeds averaged first, with a 95 % bootstrap interval.
+queries, with a 95 % bootstrap interval over queries, and over seeds where a system has several.
 
 | verdict | when |
 |---|---|
 | {HOLDS} | every interval lies above zero; for claims of the kind “as good as”, above −{100 * KEPT:.0f} points |
 | {FAILS} | at least one interval lies below that bound |
 | {NOT_SHOWN} | neither: an interval includes the bound |
-| {VERIFIED} | nothing is measured: the paper's formulas give the figures it prints, rounded or cut; one that does not is named |
-| {NOT_RUN} | something the claim needs has no cell here |
+| {VERIFIED} | nothing is measured: the paper's formulas give the figures it prints; in part where some are cut or differ |
+| {SHOWN} | there is nothing to compare: another thing was measured on other data |
+| {NOT_RUN} | something the claim needs has no cell here yet |
+| {NOT_PLANNED} | this scale leaves out a system the claim needs |
 
-An item takes the worst of its claims that have run; how many claims say what stands behind the word, and arithmetic beside it.
+An item takes the worst of its claims that have run; how many claims say what stands behind the word, and arithmetic beside it. What the
+paper does not claim is judged and not counted.
 Each interval is at 95 %, none is corrected for how many there are, so “{HOLDS}” over many differences is strict
 and “{FAILS}” is not. Differences are in points of Hits@10 unless said otherwise.
 
@@ -121,9 +129,8 @@ def speeds(findings: Findings, setting: Setting) -> str:
     """How much faster one pass was: training, search. Times of the machine that ran the cells, without intervals."""
     shown = []
     for one, two in passes.pairs(findings.of(setting)):
-        first, second = one.alike(two)
-        times = [each.each(lambda record: total(record, "training_seconds")) for each in (first, second)]
-        asked = [each.each(lambda record: record["queries_per_second"]) for each in (second, first)]
+        times = [each.each(lambda record: total(record, "training_seconds")) for each in (one, two)]
+        asked = [each.each(lambda record: record["queries_per_second"]) for each in (two, one)]
         ratios = [pair[1] / pair[0] for pair in (times, asked) if pair[0] and pair[1]]
         if len(ratios) == 2:
             shown.append(f"{one.label} {ratios[0]:.1f}× / {ratios[1]:.1f}×")
@@ -197,14 +204,14 @@ def known(item: Item, results: Results) -> Known:
 
 def overall(found: Sequence[Claim]) -> str:
     """The worst of an item's claims, and how many say what."""
-    said = [one.verdict for one in found if one.counted and one.verdict != VERIFIED]
-    sums = any(one.verdict == VERIFIED for one in found)
+    sums = [one.verdict for one in found if one.verdict in (VERIFIED, VERIFIED_IN_PART)]
+    said = [one.verdict for one in found if one.counted and one.verdict not in (VERIFIED, VERIFIED_IN_PART)]
     if not said:
-        return f"**{VERIFIED}**"
-    worst = next((word for word in (FAILS, NOT_SHOWN, HOLDS) if word in said), NOT_RUN)
-    counts = ((HOLDS, "holds"), (FAILS, "does not"), (NOT_SHOWN, "not shown"), (NOT_RUN, "not run"))
+        return f"**{sums[0]}**"
+    worst = next(word for word in (FAILS, NOT_SHOWN, HOLDS, SHOWN, NOT_RUN, NOT_PLANNED) if word in said)
+    counts = ((HOLDS, "holds"), (FAILS, "does not"), (NOT_SHOWN, NOT_SHOWN), (NOT_RUN, NOT_RUN), (NOT_PLANNED, NOT_PLANNED))
     several = ", ".join(f"{words} {said.count(word)}" for word, words in counts if word in said)
-    return f"**{worst}**" + (f" ({several})" if len(said) > 1 else "") + (f"; {VERIFIED}" if sums else "")
+    return f"**{worst}**" + (f" ({several})" if len(said) > 1 else "") + (f"; {sums[0]}" if sums else "")
 
 
 def overview(rows: Sequence[Known]) -> str:

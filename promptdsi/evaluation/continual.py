@@ -2,7 +2,7 @@
 
 P[t][i] is a metric over the queries of corpus i after step t. Each entry is kept as an array: the mean first, then the same
 mean over resampled queries. Arithmetic on entries therefore carries its own bootstrap distribution, and a difference of two
-runs over the same queries is a paired one.
+runs over the same queries is a paired one. Where a system has several seeds, its resamples draw seeds too.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from promptdsi.evaluation.metrics import Judged, values
 
 RESAMPLES = 1000
+ROUNDING = 1e-9  # of sums that are zero on paper
 Figures = NDArray[np.float64]  # (1 + RESAMPLES,): the figure, then its resamples
 Statistic = Callable[["Matrix", str], Figures]
 
 
 class Estimate(NamedTuple):
-    """A figure with its 95 % bootstrap interval over queries."""
+    """A figure with its 95 % bootstrap interval, over queries and over seeds where there are several."""
 
     value: float
     low: float
@@ -29,7 +30,7 @@ class Estimate(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
+        return self.low > ROUNDING or self.high < -ROUNDING
 
 
 def estimate(figures: Figures) -> Estimate:
@@ -60,8 +61,7 @@ class Matrix:
         """P[t][i] and its resamples."""
         if (metric, t, i) not in self._kept:
             each = self.each(metric, t, i)
-            resampled = _shares(self.sizes[i], i) @ each.astype(np.float32)
-            self._kept[metric, t, i] = np.concatenate([[each.mean()], resampled.astype(np.float64)])
+            self._kept[metric, t, i] = np.concatenate([[each.mean()], _drawn(self.sizes[i], i) @ each / len(each)])
         return self._kept[metric, t, i]
 
     def on_d0(self, metric: str) -> Figures:
@@ -110,9 +110,9 @@ def compare(ours: Sequence[Matrix], theirs: Sequence[Matrix], statistic: Statist
     """A paired comparison of two methods, each the mean of its seeds.
 
     `corpora` are those the statistic is about. The p-value compares queries as they stand after the last step, so the
-    statistic must be one of the end: `on_d0`, `average`.
+    statistic must be one of the end: `on_d0`, `average`. It takes the seeds as they are; the interval does not.
     """
-    difference = mean([statistic(run, metric) for run in ours]) - mean([statistic(run, metric) for run in theirs])
+    difference = over_seeds([statistic(run, metric) for run in ours]) - over_seeds([statistic(run, metric) for run in theirs])
     by_query = [_seed_mean(ours, metric, i) - _seed_mean(theirs, metric, i) for i in corpora]
     return Compared(estimate(difference), sign_flip(by_query))
 
@@ -138,19 +138,36 @@ def mean(figures: Sequence[Figures]) -> Figures:
     return np.asarray(np.mean(figures, axis=0))
 
 
+def over_seeds(figures: Sequence[Figures]) -> Figures:
+    """The mean of a system's seeds; each resample of queries draws as many seeds anew, the same for systems with as many.
+
+    Examples
+    --------
+    >>> alike = np.full(1 + RESAMPLES, 0.5)
+    >>> estimate(over_seeds([alike, alike])), estimate(over_seeds([alike, alike - 0.1])).low
+    (Estimate(value=0.5, low=0.5, high=0.5), 0.4)
+    """
+    seeds = len(figures)
+    if seeds == 1:
+        return figures[0]
+    stacked = np.stack(figures)  # (seeds, 1 + RESAMPLES)
+    drawn = np.random.default_rng(seeds).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)  # (RESAMPLES, seeds)
+    return np.concatenate([[stacked[:, 0].mean()], (drawn * stacked[:, 1:].T).sum(axis=1) / seeds])
+
+
 def _seed_mean(runs: Sequence[Matrix], metric: str, i: int) -> NDArray[np.float64]:
     return mean([run.each(metric, run.last, i) for run in runs])
 
 
-_KEPT_SHARES: dict[tuple[int, int], NDArray[np.float32]] = {}
+_KEPT_DRAWS: dict[tuple[int, int], NDArray[np.float64]] = {}
 
 
-def _shares(size: int, corpus: int) -> NDArray[np.float32]:
-    """How often each resample drew each query, as shares: (RESAMPLES, size).
+def _drawn(size: int, corpus: int) -> NDArray[np.float64]:
+    """How often each resample drew each query: (RESAMPLES, size). Whole numbers, so that sums of hits are exact.
 
     The draws depend on the corpus and its size alone, so that every run over the same queries is resampled alike.
     """
-    if (size, corpus) not in _KEPT_SHARES:
+    if (size, corpus) not in _KEPT_DRAWS:
         drawn = np.random.default_rng([corpus, size]).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-        _KEPT_SHARES[size, corpus] = drawn.astype(np.float32) / np.float32(size)
-    return _KEPT_SHARES[size, corpus]
+        _KEPT_DRAWS[size, corpus] = drawn.astype(np.float64)
+    return _KEPT_DRAWS[size, corpus]

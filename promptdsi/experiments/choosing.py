@@ -7,7 +7,7 @@ none does, the one that keeps D0 best.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from promptdsi.errors import PromptDSIError
@@ -34,14 +34,22 @@ def choose(found: Sequence[Finding]) -> dict[str, Any]:
     systems = tried(found)
     if OURS not in systems:
         return {}
-    ours = max(systems[OURS], key=lambda one: (value(one, NEW) + value(one, KEPT), value(one, NEW)))
-    floor = value(ours, KEPT) - SLACK
-    return {label: (ours if label == OURS else keeping(points, floor)).point.value for label, points in systems.items()}
+    least = floor(systems)
+    return {label: (best_sum(points) if label == OURS else keeping(points, least)).point.value for label, points in systems.items()}
 
 
-def keeping(points: Sequence[Finding], floor: float) -> Finding:
+def best_sum(points: Sequence[Finding]) -> Finding:
+    return max(points, key=lambda one: (value(one, NEW) + value(one, KEPT), value(one, NEW)))
+
+
+def floor(systems: Mapping[str, Sequence[Finding]]) -> float:
+    """What of D0's Hits@1 others must keep to be compared as equals of `best`."""
+    return value(best_sum(systems[OURS]), KEPT) - SLACK
+
+
+def keeping(points: Sequence[Finding], least: float) -> Finding:
     """Of the dials that keep D0 above the floor the one that learns the new best; else the one that keeps D0 best."""
-    able = [one for one in points if value(one, KEPT) >= floor]
+    able = [one for one in points if value(one, KEPT) >= least]
     return max(able, key=lambda one: value(one, NEW)) if able else max(points, key=lambda one: value(one, KEPT))
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 WIDTH = 7.0  # inches: a printed page
 # Paul Tol's "muted" scheme: nine colours that stay apart for colour-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
-MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no label of ours can look like a system of the paper
-GREY = "#777777"
+MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no other label can look like a system of the paper
+GREY, ORANGE = "#777777", "#EE7733"  # references; ours
 RULES: dict[str, Any] = {
     "svg.hashsalt": "promptdsi",  # otherwise the names inside an SVG are random
     "svg.fonttype": "path",  # looks the same everywhere
@@ -54,8 +54,15 @@ class Look(NamedTuple):
     marker: str
 
 
-# References are grey. The systems of the paper's figures keep their distance; any other label gets a look of its own from its letters.
-REFERENCES = {"Warm rows, untrained": ">", "Rehearsal": "h", "Rehearsal, with all that best has": "d", "Joint": "x", "Multi": "8"}
+# References are grey, ours orange. The systems of the paper's figures keep their distance; any other label gets a look from its letters.
+REFERENCES = {
+    **{"Warm rows, untrained": ">", "Rehearsal": "h", "Rehearsal, with all that best has": "d", "Joint": "x", "Multi": "8"},
+    **{"BM25": "1", "BM25 with train queries": "2", "Dense": "+"},
+}
+OURS = {
+    **{"best": "*", "best without fitted lengths": "o", "best without anchor": "s", "Stand-ins": "v", "best with stand-ins": "^"},
+    **{"best with S++ prompts": "D", "best with S++, small start": "P", "best with S++ and a null prompt": "X"},
+}
 KNOWN = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
 
 
@@ -70,8 +77,9 @@ def look_of(label: str) -> Look:
     if label in KNOWN:
         place = KNOWN.index(label)
         return Look(PALETTE[place], MARKERS[place])
-    if label in REFERENCES:
-        return Look(GREY, REFERENCES[label])
+    for looks, colour in ((REFERENCES, GREY), (OURS, ORANGE)):
+        if label in looks:
+            return Look(colour, looks[label])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)
     return Look(PALETTE[number % len(PALETTE)], OTHER_MARKERS[number // len(PALETTE) % len(OTHER_MARKERS)])
 

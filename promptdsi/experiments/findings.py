@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.evaluation.continual import Compared, Estimate, Figures, Matrix, Statistic, compare, estimate, mean
+from promptdsi.evaluation.continual import Compared, Estimate, Figures, Matrix, Statistic, compare, estimate, over_seeds
 from promptdsi.experiments.cells import Results, matrix_of
 from promptdsi.experiments.plan import Experiment, Point, Setting
 from promptdsi.experiments.tables import Entry, Table, score
@@ -81,8 +81,8 @@ class Finding:
         return bool(self.runs) and all(set(run.judged) == set(range(run.last + 1)) for run in self.runs)
 
     def figures(self, measure: Measure) -> Figures | None:
-        """The mean over seeds, and its resamples over queries."""
-        return mean([measure.statistic(run, measure.metric) for run in self.runs]) if self.runs else None
+        """The mean over seeds, and its resamples over queries and seeds."""
+        return over_seeds([measure.statistic(run, measure.metric) for run in self.runs]) if self.runs else None
 
     def estimate(self, measure: Measure) -> Estimate | None:
         figures = self.figures(measure)
@@ -103,22 +103,11 @@ class Finding:
         """The mean over seeds of something in the record."""
         return float(np.mean([get(record) for record in self.records])) if self.records else None
 
-    def alike(self, other: Finding) -> tuple[Finding, Finding]:
-        """Both with the seeds both have, for a fair comparison; as they are where no seed is shared."""
-        shared = set(self.seeds) & set(other.seeds)
-        return (self._of(shared), other._of(shared)) if shared else (self, other)
-
-    def _of(self, seeds: set[int]) -> Finding:
-        if set(self.seeds) == seeds:
-            return self  # with the matrices it has read already
-        return Finding(self.point, tuple(record for record in self.records if record["cell"]["seed"] in seeds))
-
     def against(self, other: Finding, measure: Measure) -> Compared | None:
-        """A paired comparison over the same queries; None while either has not run."""
+        """A paired comparison over the same queries, each with all seeds it has; None while either has not run."""
         if not self.runs or not other.runs:
             return None
-        ours, theirs = self.alike(other)
-        return compare(ours.runs, theirs.runs, measure.statistic, measure.metric, measure.corpora(ours.runs))
+        return compare(self.runs, other.runs, measure.statistic, measure.metric, measure.corpora(self.runs))
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -178,6 +167,17 @@ class Data(NamedTuple):
 
 
 Part = Text | Heading | Table | Plot | Data  # what a report is made of
+
+
+def before(found: Iterable[Finding], metric: str) -> float | None:
+    """What D0 had before anything was added, of the systems that begin from its checkpoint; None where none has run."""
+    run = next((one.runs[0] for one in found if one.records and one.records[0].get("d0_sha256")), None)
+    return None if run is None else float(run.entry(metric, 0, 0)[0])
+
+
+def before_in_words(found: Sequence[Finding]) -> Text:
+    said = [f"{metric} {100 * value:.1f}" for metric in ("Hits@1", "Hits@10", "MRR@10") if (value := before(found, metric)) is not None]
+    return Text(f"D0 before the first new corpus, where systems with rows begin: {', '.join(said) or 'not run yet'}.")
 
 
 def named(findings: Iterable[Finding], label: str) -> Finding | None:

@@ -75,8 +75,8 @@ def _markdown(experiment: Experiment, part: Part) -> str:
 
 
 def latex(experiment: Experiment, parts: Sequence[Part]) -> str:
-    """Tables and figures to be taken into a paper with \\input; they need booktabs, amssymb and graphicx."""
-    written, tables = [f"% {experiment.title}: made by {command(experiment, 'report')}. Needs booktabs, amssymb, graphicx."], 0
+    """Tables and figures to be taken into a paper with \\input; they need booktabs, amssymb, graphicx and longtable."""
+    written, tables = [f"% {experiment.title}: made by {command(experiment, 'report')}. Needs booktabs, amssymb, graphicx, longtable."], 0
     for part in parts:
         if isinstance(part, Table):
             tables += 1
@@ -105,7 +105,8 @@ def provenance(findings: Findings) -> list[str]:
             *FORMULAS,
             f"figures are per cent of the {experiment.split} queries; "
             f"intervals are 95 % percentile intervals over {RESAMPLES:,} bootstrap resamples "
-            "of queries, the same draws for every system, so that differences are paired; seeds are averaged first",
+            "of queries, the same draws for every system, so that differences are paired; where a system has several seeds it is their "
+            "mean, and resamples draw seeds too (three are few); with one seed an interval is about that run",
             "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all",
         ]
     return ["## Where this comes from", _list(points), *(_of_setting(findings, setting) for setting in experiment.settings)]

@@ -51,8 +51,10 @@ class Runner:
         """Run what is missing (or all, with `fresh`), one JSON file each; begin none after `until`, by the monotonic clock."""
         written = []
         cells = list(cells)
+        missing = {cell.key for cell in cells if fresh or self.results.read(cell.file) is None}
+        self.check(cell for cell in cells if cell.key in missing)
         for number, cell in enumerate(cells, 1):
-            if not fresh and self.results.read(cell.file) is not None:
+            if cell.key not in missing:
                 continue
             if until is not None and time.monotonic() > until:
                 self.say(f"time is up; {len(cells) - number + 1} cells wait")
@@ -61,6 +63,11 @@ class Runner:
             self.results.write(cell.file, self.record(cell))
             written.append(self.results.path(cell.file))
         return written
+
+    def check(self, cells: Iterable[Cell]) -> None:
+        """What a cell could miss hours later: documents to search settings on."""
+        for stream in {digest(cell.d0.stream): cell.d0.stream for cell in cells if cell.search}.values():
+            held_out(self.stream(stream, "dev"))
 
     def record(self, cell: Cell) -> dict[str, Any]:
         """Run one cell: everything the reports need, and nothing of the data but ranks."""

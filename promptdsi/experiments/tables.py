@@ -1,4 +1,4 @@
-"""Tables that read well as Markdown and as LaTeX (booktabs, amssymb): the best figure of a column bold, the second underlined.
+"""Tables that read well as Markdown and as LaTeX: the best figure of a column bold, the second underlined.
 
 print(Table("Main", [Column("method", left=True), Column("H@10", best="up")], [line("L2P", score(0.861))]).markdown())
 """
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from promptdsi.evaluation.continual import Estimate
 
 NONE = "–"
+LINES_OF_A_PAGE, COLUMNS_OF_A_LINE = 40, 7
 LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"},
@@ -88,9 +89,22 @@ class Table:
         return "\n".join("| " + " | ".join(cells) + " |" for cells in written) + "\n"
 
     def latex(self, label: str) -> str:
-        written = [r"\begin{table}[t]", r"\centering", rf"\caption{{{escape(self.title)}}}", rf"\label{{{label}}}"]
-        aligned = "".join("l" if one.left else "r" for one in self.columns)
-        written += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", *self._latex_header()]
+        """A float, shrunk to the line where it has many columns; of more lines than a page has, a longtable."""
+        spread = "; subscripts: standard deviation over seeds" if any(entry.spread for one in self.lines for entry in one.entries) else ""
+        named = rf"\caption{{{escape(self.title + spread)}}}", rf"\label{{{label}}}"
+        aligned = "{" + "".join("l" if one.left else "r" for one in self.columns) + "}"
+        body = [r"\toprule", *self._latex_header(), *self._latex_lines(), r"\bottomrule"]
+        if len(self.lines) > LINES_OF_A_PAGE:
+            written = [r"\begin{longtable}" + aligned, *named[:1], named[1] + r" \\", *body, r"\end{longtable}"]
+        else:
+            wide = len(self.columns) > COLUMNS_OF_A_LINE
+            table = [r"\begin{tabular}" + aligned, *body, r"\end{tabular}" + ("}" if wide else "")]
+            shrunk = [r"\resizebox{\linewidth}{!}{%"] if wide else []
+            written = [r"\begin{table}[t]", r"\centering", *named, *shrunk, *table, r"\end{table}"]
+        return "\n".join(written) + "\n"
+
+    def _latex_lines(self) -> list[str]:
+        written = []
         group = ""
         for number, (one, places) in enumerate(zip(self.lines, self.places(), strict=True)):
             if one.group != group and number:
@@ -99,7 +113,7 @@ class Table:
                 written.append(rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{escape(one.group)}}}}} \\")
             group = one.group
             written.append(" & ".join(_latex(entry, place) for entry, place in zip(one.entries, places, strict=True)) + r" \\")
-        return "\n".join([*written, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+        return written
 
     def _latex_header(self) -> list[str]:
         written = []

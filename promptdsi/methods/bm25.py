@@ -77,6 +77,10 @@ class BM25(Method):
             ranks[number] = 1 + ahead.sum()
         return ranks
 
+    def extra_bytes(self) -> int:
+        """The words of every document: without them no corpus can be added."""
+        return sum(len(word.encode("utf-8")) for words in self.words_ for word in words)
+
     def save(self, folder: str | Path) -> None:
         said = {"method": self.name, "params": self.get_params(), "docids": self.docids_, "words": self.words_}
         with atomic_write(Path(folder) / "method.json") as file:

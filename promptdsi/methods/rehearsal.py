@@ -1,4 +1,4 @@
-"""Rehearsal: rows only, with every old query at hand. Forbidden, and a reference: the bound of what training rows can reach."""
+"""Rehearsal: rows only, with every old query at hand. Forbidden, and a reference: what old queries are worth to the training of rows."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _table(setting: Setting, found: Sequence[Finding]) -> Table:
         lines += [_line(one, base, group) for one in others]
     columns = [Column("changed", left=True)]
     columns += [Column(title, measure.name) for measure in MEASURES for title in ("%", "change", "95 % interval")]
-    return Table(f"{setting.label}: one thing changed at a time", columns, lines)
+    return Table(f"{setting.label}: one thing changed at a time; * where the 95 % interval of a change excludes zero", columns, lines)
 
 
 def _line(one: Finding, base: Finding | None, group: str) -> Line:

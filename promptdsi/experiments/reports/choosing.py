@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from promptdsi.errors import UsageError
-from promptdsi.experiments import choosing
-from promptdsi.experiments.figures import GREY, legend_below, look_of, panels
+from promptdsi.experiments import choosing, tradeoff
 from promptdsi.experiments.findings import Data, Finding, Findings, Heading, Part, Plot, Text, on_d0, on_new
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.tables import Column, Entry, Table, line
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 NAME = "choosing"
-ACROSS = (on_d0("Hits@1", "D0 H@1"), on_d0("Hits@10", "D0 H@10"))
-NEW = on_new("Hits@10", "A_T H@10")
-COLUMNS = (*ACROSS, NEW, on_new("Hits@1", "A_T H@1"), on_new("MRR@10", "A_T M@10"))
+COLUMNS = (
+    *(on_d0("Hits@1", "D0 H@1"), on_d0("Hits@10", "D0 H@10")),
+    *(on_new("Hits@10", "A_T H@10"), on_new("Hits@1", "A_T H@1"), on_new("MRR@10", "A_T M@10")),
+)
 RULE = " ".join((choosing.__doc__ or "").split("\n\n", 1)[1].split())
 
 
@@ -29,10 +26,15 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         chosen = choosing.choose(found)
         yield Heading(setting.label)
-        caption = f"{setting.label}, dev queries: up is learning the new, right is keeping the old; a line joins the values of a dial"
-        yield Plot(setting.name, caption, partial(draw, found))
+        caption = (
+            f"{setting.label}, dev queries: up is learning the new, right is keeping the old; a line joins the values of a dial, a ring "
+            "is the one chosen, the dotted line D0 before anything was added"
+        )
+        yield Plot(setting.name, caption, partial(tradeoff.draw, found, chosen))
         yield _table(setting, found, chosen)
         yield Text(f"The rule: {RULE}")
+        if said := list(_limits(found, chosen)):
+            yield Text("What limits the choice:\n\n" + "\n".join(f"- {one}" for one in said))
         yield Data({"chosen": chosen, "setting": setting.name, "split": findings.experiment.split, "rule": RULE})
 
 
@@ -53,21 +55,21 @@ def _table(setting: Setting, found: Sequence[Finding], chosen: dict[str, object]
     return Table(f"{setting.label}: every dial, in per cent of dev queries", columns, lines)
 
 
-def draw(found: Sequence[Finding]) -> Figure:
-    """New against old, one line per system through the values of its dial."""
-    figure, axes = panels(1, 2, height=4.2)
-    systems: dict[str, list[Finding]] = {}
-    for one in found:
-        if one.records:
-            systems.setdefault(one.point.system.label, []).append(one)
-    for ax, across in zip(axes[0], ACROSS, strict=True):
-        for label, points in systems.items():
-            at = [(100 * choosing.value(one, across), 100 * choosing.value(one, NEW)) for one in points]
-            look = look_of(label)
-            colour = GREY if points[0].reference else look.colour
-            ours = label.startswith(choosing.OURS)
-            ax.plot(*zip(*at, strict=True), color=colour, marker=look.marker, label=label, linewidth=2 if ours else 1)
-        ax.set_xlabel(f"{across.name} kept, %")
-    axes[0, 0].set_ylabel("A_T Hits@10 on new corpora, %".replace("A_T", "$A_T$"))
-    legend_below(figure, axes[0, 0], columns=4)
-    return figure
+def _limits(found: Sequence[Finding], chosen: dict[str, Any]) -> Iterator[str]:
+    """Where the sweep ends at the chosen value, and who keeps less of D0 than the rule asks at any value."""
+    systems = choosing.tried(found)
+    floor = choosing.floor(systems)
+    edges, below = [], []
+    for label, points in systems.items():
+        values = [one.point.value for one in points]
+        if len(values) > 1 and chosen[label] in (values[0], values[-1]):
+            edges.append(label)
+        if label != choosing.OURS and all(choosing.value(one, choosing.KEPT) < floor for one in points):
+            below.append(label)
+    if edges:
+        yield f"at an edge of the values tried, so that another value might serve it better: {', '.join(edges)}"
+    if below:
+        yield (
+            f"no value keeps {100 * floor:.1f} of D0's Hits@1, so the best-keeping one is taken, and it is compared where it keeps "
+            f"less than `{choosing.OURS}`: {', '.join(below)}"
+        )

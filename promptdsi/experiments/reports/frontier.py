@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from promptdsi.experiments import choosing
-from promptdsi.experiments.figures import GREY, legend_below, look_of, panels
-from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Plot, Text, on_d0, on_new
+from promptdsi.experiments import choosing, tradeoff
+from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Plot, Text, before_in_words, on_d0, on_new
 from promptdsi.experiments.plan import Setting
+from promptdsi.experiments.reports.main import comparison
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, line, signed
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 NAME = "frontier"
 KEPT, KEPT_TEN, NEW, NEW_ONE = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"), on_new("Hits@1")
@@ -23,9 +19,13 @@ DIFFERENCES = (("A_T H@10", NEW), ("D0 H@1", KEPT))
 def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
-        caption = f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals"
-        yield Plot(setting.name, caption, partial(_draw, [one for one in found if one.records]))
+        caption = (
+            f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals; the dotted line is D0 before anything "
+            "was added"
+        )
+        yield Plot(setting.name, caption, partial(tradeoff.draw, found))
         yield _scores(setting, found)
+        yield before_in_words(found)
         ours = next((one for one in found if one.point.system.label == choosing.OURS and one.records), None)
         if ours is not None:
             yield _against(setting, ours, found)
@@ -44,7 +44,11 @@ def _scores(setting: Setting, found: Sequence[Finding]) -> Table:
     columns = [Column("system", left=True), Column("dial", left=True)]
     for over, title in (("D0", "H@1"), ("D0", "H@10"), ("A_T", "H@10"), ("A_T", "H@1")):
         columns += [Column(title, over, "up"), Column(f"{title}, 95 %", over)]
-    return Table(f"{setting.label}: after the last corpus, in per cent of test queries", [*columns, Column("seconds to learn")], lines)
+    return Table(
+        f"{setting.label}: after the last corpus, in per cent of test queries",
+        [*columns, Column("seconds to learn, beside other work")],
+        lines,
+    )
 
 
 def _dial(one: Finding) -> str:
@@ -58,12 +62,7 @@ def _against(setting: Setting, ours: Finding, found: Sequence[Finding]) -> Table
             continue
         entries: list[Entry | str | None] = [other.point.system.label]
         for _, measure in DIFFERENCES:
-            compared = ours.against(other, measure)
-            if compared is None:
-                entries += [None, None, None, None]
-            else:
-                entries += [signed(compared.difference.value), between(compared.difference, sign=True)]
-                entries += [f"{compared.p:.3f}", compared.verdict]
+            entries += comparison(ours.against(other, measure))
         lines.append(line(*entries, group=other.group))
     columns = [Column("best minus", left=True)]
     columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "best is")]
@@ -79,22 +78,3 @@ def _verdicts(ours: Finding, found: Sequence[Finding]) -> Iterator[str]:
         name = other.point.system.label
         old = f"D0 H@1 {signed(kept.difference.value)} ({kept.verdict})"
         yield f"against {name}: A_T H@10 {signed(new.difference.value)} ({new.verdict}), {old}"
-
-
-def _draw(found: Sequence[Finding]) -> Figure:
-    figure, axes = panels(1, 2, height=4.0)
-    for ax, across, title in ((axes[0, 0], KEPT, "D0 Hits@1 kept, %"), (axes[0, 1], KEPT_TEN, "D0 Hits@10 kept, %")):
-        for one in found:
-            x, y = one.estimate(across), one.estimate(NEW)
-            if x is None or y is None:
-                continue
-            label, look = one.point.system.label, look_of(one.point.system.label)
-            colour = GREY if one.reference else look.colour
-            ax.plot([100 * x.low, 100 * x.high], [100 * y.value] * 2, color=colour, linewidth=0.6)
-            ax.plot([100 * x.value] * 2, [100 * y.low, 100 * y.high], color=colour, linewidth=0.6)
-            size = 8 if label == choosing.OURS else 5
-            ax.plot([100 * x.value], [100 * y.value], color=colour, marker=look.marker, linestyle="", markersize=size, label=label)
-        ax.set_xlabel(title)
-    axes[0, 0].set_ylabel("$A_T$ Hits@10 on new corpora, %")
-    legend_below(figure, axes[0, 0], columns=4)
-    return figure

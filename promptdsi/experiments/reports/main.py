@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from promptdsi.evaluation.continual import Compared
 from promptdsi.experiments.expectations import CONTROL, expectations
-from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Text, named, on_d0, on_new, total
+from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Text, before_in_words, named, on_d0, on_new, total
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.published import published
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, count, line, plain, score, signed
@@ -21,6 +21,7 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
         yield _main(setting, found)
+        yield before_in_words(found)
         yield _full(setting, found)
         yield _intervals(setting, found)
         yield from _against_control(setting, found)
@@ -61,7 +62,11 @@ def _full(setting: Setting, found: Sequence[Finding]) -> Table:
         cost = [None if number is None else f"{number:,.0f}" for number in (seconds, steps, speed)]
         lines.append(line(one.label, *_scores(one, REST), *cost, str(len(one.records)), group=one.group, ranked=not one.reference))
     columns = [SYSTEM, *_columns(REST), *(Column(title) for title in ("s of all adds", "training steps", "queries/s at search", "seeds"))]
-    return Table(f"{setting.label}: further metrics, and cost on the machine that ran the cells", columns, lines)
+    return Table(
+        f"{setting.label}: further metrics, and cost on the machine that ran the cells beside other work (good to about half)",
+        columns,
+        lines,
+    )
 
 
 def _intervals(setting: Setting, found: Sequence[Finding]) -> Table:
@@ -84,7 +89,8 @@ def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Par
     yield Text(
         f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
         "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
-        "not corrected for the number of comparisons."
+        "with the seeds as they are, not corrected for the number of comparisons. IncDSI's seeds differ mostly by the settings its "
+        "search draws."
     )
 
 

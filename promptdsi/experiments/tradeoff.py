@@ -1,0 +1,93 @@
+"""The figure of the frontier: what was learned of the new corpora against what is left of D0, whole and near `best`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from promptdsi.evaluation.continual import Estimate
+from promptdsi.experiments.choosing import OURS
+from promptdsi.experiments.figures import GREY, legend_below, look_of, panels
+from promptdsi.experiments.findings import Finding, Measure, before, on_d0, on_new
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ACROSS = (("Hits@1", on_d0("Hits@1")), ("Hits@10", on_d0("Hits@10")))
+UP = on_new("Hits@10")
+NEAR = 9.0  # points around `best` that the lower panels show
+
+
+class Spot(NamedTuple):
+    across: Estimate
+    up: Estimate
+
+    def near(self, other: Spot) -> bool:
+        return abs(self.across.value - other.across.value) < NEAR / 100 and abs(self.up.value - other.up.value) < NEAR / 100
+
+
+def draw(found: Sequence[Finding], chosen: Mapping[str, Any] | None = None) -> Figure:
+    """Above everything, below what is near `best`. With `chosen`, a line joins the values of each dial and a ring marks the one
+    taken; without, each system is a point with its intervals."""
+    figure, axes = panels(2, 2, height=7.2)
+    systems: dict[str, list[Finding]] = {}
+    for one in found:
+        if one.records:
+            systems.setdefault(one.point.system.label, []).append(one)
+    for column, (name, across) in enumerate(ACROSS):
+        spots = {label: [_spot(one, across) for one in points] for label, points in systems.items()}
+        centre = _centre(systems, spots, chosen or {})
+        for ax in axes[:, column]:
+            for label, points in systems.items():
+                here = [(one, spot) for one, spot in zip(points, spots[label], strict=True) if ax is axes[0, column] or spot.near(centre)]
+                _draw_system(ax, label, here, chosen)
+            _draw_before(ax, found, across)
+        _around(axes[1, column], centre)
+        axes[1, column].set_xlabel(f"D0 {name} after the last corpus, %")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("$A_T$ Hits@10 on new corpora, %")
+    axes[0, 0].set_title("all", loc="left")
+    axes[1, 0].set_title(f"near “{OURS}”", loc="left")
+    legend_below(figure, axes[0, 0], columns=4)
+    return figure
+
+
+def _spot(one: Finding, across: Measure) -> Spot:
+    x, y = one.estimate(across), one.estimate(UP)
+    assert x is not None, "only what has run is drawn"
+    assert y is not None
+    return Spot(x, y)
+
+
+def _centre(systems: Mapping[str, Sequence[Finding]], spots: Mapping[str, Sequence[Spot]], chosen: Mapping[str, Any]) -> Spot:
+    """Where `best` is, at its chosen dial; the first system where `best` has not run."""
+    label = OURS if OURS in systems else next(iter(systems))
+    at = [spot for one, spot in zip(systems[label], spots[label], strict=True) if one.point.value == chosen.get(label)]
+    return (at or spots[label])[0]
+
+
+def _draw_system(ax: Any, label: str, here: Sequence[tuple[Finding, Spot]], chosen: Mapping[str, Any] | None) -> None:
+    look, best = look_of(label), label == OURS
+    x, y = [100 * spot.across.value for _, spot in here], [100 * spot.up.value for _, spot in here]
+    width, height = (2.0, 7.0) if best else (0.9, 4.5)
+    kind = "" if chosen is None else "-"
+    ax.plot(x, y, color=look.colour, marker=look.marker, linestyle=kind, linewidth=width, markersize=height, label=label)
+    for one, spot in here:
+        if chosen is None:
+            ax.hlines(100 * spot.up.value, 100 * spot.across.low, 100 * spot.across.high, color=look.colour, linewidth=0.6)
+            ax.vlines(100 * spot.across.value, 100 * spot.up.low, 100 * spot.up.high, color=look.colour, linewidth=0.6)
+        elif one.point.system.dial and chosen.get(label) == one.point.value:
+            at = (100 * spot.across.value, 100 * spot.up.value)
+            ax.plot(*at, color=look.colour, marker="o", markersize=9, markerfacecolor="none", linestyle="", linewidth=0.6)
+
+
+def _draw_before(ax: Any, found: Sequence[Finding], across: Measure) -> None:
+    """What D0 had before anything was added, for the systems that begin from its checkpoint."""
+    value = before(found, across.metric)
+    if value is not None:
+        ax.axvline(100 * value, color=GREY, linewidth=0.8, linestyle=":", label="D0 before")
+
+
+def _around(ax: Any, centre: Spot) -> None:
+    ax.set_xlim(100 * centre.across.value - NEAR, 100 * centre.across.value + NEAR)
+    ax.set_ylim(100 * centre.up.value - NEAR, 100 * centre.up.value + NEAR)
