@@ -99,6 +99,9 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
         (["search", "d0/corpus.jsonl", "tea"], 1, "no index is here"),
         (["search", "index", "tea", "-k", "0"], 2, "k=0: at least one result must be asked for"),
         (["search", "index", ""], 2, "a query is empty"),
+        (["search", "index", "\udcff\udcfe"], 2, "is not UTF-8"),
+        (["create", "new", "d1", "--seed", "-1"], 2, "Invalid value for '--seed'"),
+        (["add", "index", "d1", "--seed", "99999999999999999999999"], 2, "Invalid value for '--seed'"),
         (["search", "index", "tea", "--at", "7"], 2, "index has generations 1 to 1, not 7"),
         (["add", "index", "missing"], 1, "missing"),
         (["add", "index", "d1", "--max-drift", "x"], 2, "Invalid value for '--max-drift'"),
@@ -148,6 +151,55 @@ def test_a_folder_of_text_files(run: Any, tmp_path: Path, backbone: str) -> None
     )
     assert made.returncode == 0 and "documents from" in made.stderr, made.stderr
     assert "tea.txt" in run("search", "index", "water", "--device", "cpu").stdout
+
+
+def test_documents_too_strange_for_a_span_are_learned_from_their_words(run: Any, tmp_path: Path, backbone: str) -> None:
+    texts = {"m1": "+49 30 901820", "m2": "How are you?", "m3": "\U0001f600 \U0001f600", "m4": "A lock lifts boats."}
+    lines = [json.dumps({"_id": docid, "text": text}) for docid, text in texts.items()]
+    (tmp_path / "short.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    (tmp_path / "more.jsonl").write_text("\n".join(lines[2:]) + "\n")
+    options = ["--set", "document_tokens=48", "--set", "max_tokens=24", "--device", "cpu"]
+    made = run("create", "index", "short.jsonl", "--backbone", backbone, *options)
+    assert made.returncode == 0, made.stderr
+    assert run("add", "index", "more.jsonl", "--fast", "--device", "cpu").returncode == 0
+    tuned = run("tune", "index", "--device", "cpu")
+    assert tuned.returncode == 0 and len(Index.open(tmp_path / "index", device="cpu")) == 4, tuned.stderr
+
+
+def test_a_document_cannot_talk_to_the_terminal(made: Path, run: Any, tmp_path: Path) -> None:
+    nasty = "Lemurs \x1b[31mred\x1b[0m \x1b]0;mine\x07 and \u202eback\u202c, \x9b2J"
+    (tmp_path / "nasty.jsonl").write_text(json.dumps({"_id": "n1", "title": nasty, "text": nasty}) + "\n")
+    added = run("add", "index", "nasty.jsonl", "--device", "cpu")
+    assert added.returncode == 0, added.stderr
+    shown = run("search", "index", "lemurs", "-k", "30", "--device", "cpu")
+    got = run("get", "index", "n1")
+    for outcome in (added, shown, got, run("get", "index", "no\x1b[2J")):
+        assert not any(sign in outcome.stdout + outcome.stderr for sign in "\x1b\x07\x9b\u202e\u202c")
+    assert "�[31mred" in shown.stdout and "�[31mred" in got.stdout
+    said = json.loads(run("get", "index", "n1", "--json").stdout)
+    assert said["text"] == nasty  # data stay what they are
+
+
+def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(made: Path) -> None:
+    import os
+
+    words, plain = [sys.executable, "-m", "promptdsi"], os.environ | {"PYTHONIOENCODING": "ascii"}
+    helped = subprocess.run([*words, "search", "--help"], capture_output=True, env=plain, check=False)
+    assert helped.returncode == 0 and b"Traceback" not in helped.stderr
+    asked = [*words, "search", str(made), "th\u00e9 \u2026", "--json", "--device", "cpu"]
+    found = subprocess.run(asked, capture_output=True, env=plain, check=False)
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["query"] == "th\u00e9 \u2026"
+    asked = [*words, "search", str(made), "th\u00e9 \u2026", "tea", "--device", "cpu"]
+    shown = subprocess.run(asked, capture_output=True, env=plain, check=False)
+    assert shown.returncode == 0 and shown.stdout.startswith(b"th? ?\n"), shown.stderr
+
+
+def test_more_threads_than_cores_are_not_begun(made: Path) -> None:
+    from promptdsi.engine.session import cores
+
+    index = Index.open(made, device="cpu", threads=9999)
+    assert index.snapshot.threads == cores() and index.search("tea")
 
 
 def test_search_from_a_real_process_is_the_same(made: Path) -> None:

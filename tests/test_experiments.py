@@ -124,6 +124,19 @@ def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results,
     assert not [one for one in record["data"]["sizes"] if one["corpus"] == "tune"][1:]
 
 
+def test_cells_that_share_vectors_are_the_same_as_cells_run_alone(folder: Path, results: Results, tmp_path: Path) -> None:
+    cells = read_experiment(folder / "both.toml", "small").cells
+    together = Runner(results, offline=True)
+    together.run(cells)
+    assert [known.spared > 0 for known in together._known.values()] == [True]
+    for number, cell in enumerate(cells):
+        alone = Results(tmp_path / f"alone-{number}")
+        Runner(alone, offline=True).run([cell])
+        one, other = results.read(cell.file), alone.read(cell.file)
+        assert one is not None and other is not None
+        assert one["ranks"] == other["ranks"] and one["d0_sha256"] == other["d0_sha256"] and one.get("searched") == other.get("searched")
+
+
 def test_a_stream_may_name_the_generator_of_its_pseudo_queries(results: Results) -> None:
     spec = {"source": "demo", "limit": 20, "new": 1, "share": 0.2, "pseudo": {"generator": "spans", "per_document": 3, "seed": 5}}
     stream = Runner(results, offline=True).stream(spec, "dev")
@@ -286,7 +299,7 @@ def test_a_mistake_in_an_experiment_is_named(folder: Path, change: tuple[str, st
 
 
 def test_a_scale_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"huge\.toml.*is not there"):
+    with pytest.raises(UsageError, match="has no scale 'huge'; there are small"):
         read_experiment(folder / "choose.toml", "huge")
     (folder / "other.toml").write_text(SYSTEMS)
     with pytest.raises(UsageError, match="scale small has no setting for other"):

@@ -90,5 +90,6 @@ def plan(
         print_json({"plan": rows, "hours": round(sum(row["hours"] for row in rows), 2)})
         return
     shown = [row | {"hours": f"{row['hours']:.2f}"} for row in rows]
-    total = {"what": "all", "cells": sum(r["cells"] for r in rows), "missing": sum(r["missing"] for r in rows), "from": ""}
-    print_table(f"{scale}: hours still to run on this machine", [*shown, total | {"hours": f"{sum(r['hours'] for r in rows):.2f}"}])
+    sums = {column: sum(row[column] for row in rows) for column in ("cells", "missing", "hours")}
+    total = {"what": "all", **sums, "hours": f"{sums['hours']:.2f}", "from": ""}
+    print_table(f"{scale}: hours still to run on this machine", [*shown, total], total=True)

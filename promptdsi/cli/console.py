@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.notes import ReadNotes
+from promptdsi.engine.session import cores
 from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent
 
@@ -22,23 +24,39 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
-Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.")]
+SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every library that draws takes
+Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.", **SEEDS)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps; a search takes the processor unless told otherwise.")]
 Engine = Annotated[
     str,
     typer.Option("--engine", help="What encodes queries: onnx, int8 (quicker, a little off) or torch.", metavar="auto|onnx|int8|torch"),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Processor threads to compute with.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Processor threads to compute with, one a core at most.")]
 OnError = Annotated[
     str, typer.Option("--on-error", help="stop at the first bad record, or skip bad records and list them.", metavar="stop|skip")
 ]
 MaxUnknown = Annotated[int, typer.Option("--max-unknown", min=0, help="Judgements that may name unknown queries or documents.")]
 
 
+# What would move a terminal's cursor, recolour or retitle it, or turn its writing around; ends of lines and tabs may stay.
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+
+
+def harmless(text: str) -> str:
+    r"""Somebody's text as a terminal may have it.
+
+    Examples
+    --------
+    >>> harmless("plain, \x1b[31mred")
+    'plain, �[31mred'
+    """
+    return CONTROLS.sub("\ufffd", text)
+
+
 def say(message: str, *, quiet: bool = False) -> None:
     """A message for the person, on standard error."""
     if not quiet:
-        print(message, file=sys.stderr, flush=True)
+        print(harmless(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -83,7 +101,8 @@ def progress_for(quiet: bool) -> Progress:
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, ensure_ascii=not unicode), flush=True)
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> None:
@@ -105,13 +124,14 @@ def table_of(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False)
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
     for number, row in enumerate(rows):
         last = total and number == len(rows) - 2
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()), end_section=last)
+        cells = (row[column] for column in rows[0])
+        table.add_row(*(f"{one:,}" if isinstance(one, int) else escape(harmless(str(one))) for one in cells), end_section=last)
     return table
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of compute threads, where a command computes with torch."""
+    """Set the number of compute threads, where a command computes with torch. More than cores only wait for each other."""
     if threads is not None:
         import torch
 
-        torch.set_num_threads(threads)
+        torch.set_num_threads(min(threads, cores()))

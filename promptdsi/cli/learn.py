@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.cli.console import (
+    SEEDS,
     Device,
     Json,
     MaxUnknown,
@@ -38,7 +39,7 @@ KeepQueries = Annotated[bool, typer.Option("--keep-queries", help="Keep the trai
 # Parameters and options with a flag of their own, which would overrule what --set says.
 OWN_FLAGS = {"preset", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 OWN_FLAGS |= {"fast", "update", "max_drift", "progress", "announce"}
-LaterSeed = Annotated[int | None, typer.Option("--seed", help="Seed of this learning (default: the index's).")]
+LaterSeed = Annotated[int | None, typer.Option("--seed", help="Seed of this learning (default: the index's).", **SEEDS)]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 
 

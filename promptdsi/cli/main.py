@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import typer
 from promptdsi import __version__
 from promptdsi.cli.backbone import backbone
 from promptdsi.cli.bench import plan, report, run
+from promptdsi.cli.console import harmless
 from promptdsi.cli.data import data
 from promptdsi.cli.demo import demo
 from promptdsi.cli.evaluate import evaluate
@@ -99,6 +101,9 @@ def promptdsi(
 def main() -> None:
     """Run the command line: 0 done, 1 the user's data or machine is at fault, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows a question mark, and no traceback
+            stream.reconfigure(errors="replace")
     app()
 
 
@@ -108,5 +113,5 @@ def _terminated(signum: int, frame: object) -> None:
 
 def _fail(message: str, code: int) -> int:
     # One sentence, one line: paths and excerpts of data may hold anything.
-    print("error: " + " ".join(message.split()), file=sys.stderr, flush=True)
+    print("error: " + harmless(" ".join(message.split())), file=sys.stderr, flush=True)
     return code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Device, Engine, Json, Offline, Quiet, Threads, print_json, say
+from promptdsi.cli.console import Device, Engine, Json, Offline, Quiet, Threads, harmless, print_json, say
 from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import UsageError
 
@@ -41,9 +41,10 @@ def search(
     opened = Index.open(index, at=at, engine=engine, device=device, threads=threads)
     snapshot = opened.snapshot
     for batch in _batches(queries):
+        found = opened.search(batch, k=k, explain=explain)  # first, because it says what is wrong with a query
         if cut := snapshot.encoder.cut(batch):
             say(f"{cut:,} queries are longer than {snapshot.manifest.params['max_tokens']} tokens; their ends were not read", quiet=quiet)
-        for query, hits in zip(batch, opened.search(batch, k=k, explain=explain), strict=True):
+        for query, hits in zip(batch, found, strict=True):
             if json:
                 print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in hits]})
             else:
@@ -63,10 +64,10 @@ def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the d
         facts: dict[str, Any] = {"docid": docid, "title": found.title, "text": found.text, "metadata": dict(found.metadata)}
         print_json(facts | {"corpus": entry.name, "since": entry.since, "generation": opened.generation})
         return
-    print("  ".join(word for word in (docid, found.title, f"[{entry.name}]") if word))
-    print(found.text if found.text else f"(the index keeps no text: --store {opened.snapshot.manifest.store})")
+    print(harmless("  ".join(word for word in (docid, found.title, f"[{entry.name}]") if word)))
+    print(harmless(found.text) if found.text else f"(the index keeps no text: --store {opened.snapshot.manifest.store})")
     for key, value in found.metadata.items():
-        print(f"{key}: {value}")
+        print(harmless(f"{key}: {value}"))
 
 
 def _batches(words: list[str]) -> Iterator[list[str]]:
@@ -103,16 +104,16 @@ def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
     """Hits for a person: rank, score, title, where it came from, and the passage."""
     width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
     if not alone:
-        print(query)
+        print(harmless(query))
     if not hits:
         print("    nothing: the index holds no documents")
     for hit in hits:
         name = hit.title or hit.docid
-        print(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]")
-        for line in textwrap.wrap(hit.snippet, width):
+        print(harmless(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]"))
+        for line in textwrap.wrap(harmless(hit.snippet), width):
             print(f"{INDENT}{line}")
         for line in _reasons(hit):
-            print(f"{INDENT}· {line}")
+            print(harmless(f"{INDENT}· {line}"))
     if hits and hits[0].why and hits[0].why.prompt is None:
         print(f"{INDENT}no prompt was used: scores are those of the encoder alone")
     print(end="" if alone else "\n", flush=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -196,7 +197,8 @@ def gather(experiment: Experiment, results: Results) -> Findings:
     missing += [f"{setting.label}: D0" for setting in experiment.settings if setting.name not in d0]
     findings = Findings(experiment, tuple(found), d0, tuple(missing))
     if not any(one.records for one in found) and (experiment.points or not d0):
-        raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')} runs it")
+        where = "" if results.folder == Path("results") else f" --results {results.folder}"
+        raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')}{where} runs it")
     for setting in experiment.settings:
         asked = (record["data"]["queries"].get(experiment.split) for record in findings.records(setting))
         if len({str(one) for one in asked if one is not None}) > 1:
@@ -206,4 +208,4 @@ def gather(experiment: Experiment, results: Results) -> Findings:
 
 
 def command(experiment: Experiment, what: str) -> str:
-    return f"promptdsi bench {what} experiments/{experiment.name}.toml --scale {experiment.scale}"
+    return f"promptdsi bench {what} {experiment.path} --scale {experiment.scale}"

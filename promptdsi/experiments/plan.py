@@ -80,6 +80,7 @@ class Experiment:
     settings: tuple[Setting, ...]
     points: tuple[Point, ...] = field(default=())
     split: str = "test"  # the queries its figures are about
+    path: str = ""  # as a command names it
 
     @property
     def cells(self) -> list[Cell]:
@@ -93,9 +94,13 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
     An experiment whose dials another one chooses (`chosen_by`) finds them among the results.
     """
     path = Path(path)
-    said, scales = read_toml(path), read_toml(path.parent / "scales" / f"{scale}.toml")
+    said, folder = read_toml(path), path.parent / "scales"
+    if not (folder / f"{scale}.toml").is_file():
+        there = sorted(one.stem for one in folder.glob("*.toml"))
+        raise UsageError(f"{folder} has no scale {scale!r}; there are {', '.join(there) or 'none'}")
+    scales = read_toml(folder / f"{scale}.toml")
     check_keys(path, said, EXPERIMENT_KEYS)
-    check_keys(path.parent / "scales" / f"{scale}.toml", scales, SCALE_KEYS)
+    check_keys(folder / f"{scale}.toml", scales, SCALE_KEYS)
     name = path.stem
     settings = tuple(_setting(path, scales, where) for where in scales.get("run", {}).get(name, ()))
     if not settings:
@@ -119,6 +124,7 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
         settings,
         points,
         split,
+        f"experiments/{path.name}" if path.resolve().parent.name == "experiments" else path.as_posix(),
     )
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.corpus.records import Document
+from promptdsi.engine.session import cores
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.answering import Encoder, check_encoder, engine_of, named, open_encoder, open_table
 from promptdsi.index.documents import Documents
@@ -125,6 +126,7 @@ class Snapshot:
     ) -> None:
         if check:
             store.check(manifest, manifest.blobs() - set(known))
+        threads = threads and min(threads, cores())  # more than cores only wait for each other, and take long to begin
         self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
         self.engine = engine_of(engine, device, manifest.params.get("prompts", "none"))
         with belonging(store, manifest):

@@ -11,9 +11,12 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.generator import tidy
 from promptdsi.corpus.generators.spans import Spans
+from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError
 from promptdsi.model.rows import Rows
 from promptdsi.model.tokens import Ids, Tokenizer
+
+FIRST_WORDS = 24  # of a document no span can be taken from
 
 
 class Examples(NamedTuple):
@@ -37,7 +40,8 @@ class Asked(NamedTuple):
 def asked_of(corpus: Corpus, *, pseudo: int, seed: int, annotated: bool = True) -> list[Asked]:
     """The queries a corpus is learned from: annotated train queries and up to `pseudo` pseudo-queries per document.
 
-    Pseudo-queries that came with the corpus are used; documents without any get spans of their own text.
+    Pseudo-queries that came with the corpus are used; documents without any get spans of their own text, and those too short or
+    strange for a span their own first words.
     """
     asked = [Asked(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))] if annotated else []
     given: dict[str, list[str]] = {}
@@ -46,10 +50,13 @@ def asked_of(corpus: Corpus, *, pseudo: int, seed: int, annotated: bool = True) 
     generator = Spans(per_document=max(1, pseudo), seed=seed)
     if pseudo:
         for document in corpus.documents:
-            queries = given.get(document.docid) or tidy(next(generator.generate([document])), pseudo)
+            spans = given.get(document.docid) or tidy(next(generator.generate([document])), pseudo)
+            queries = spans or [" ".join(whole_text(document).split()[:FIRST_WORDS])]
             asked += [Asked(text, document.docid) for text in queries[:pseudo]]
-    if silent := len({document.docid for document in corpus.documents} - {one.docid for one in asked}):
-        raise PromptDSIError(f"{silent} documents of {corpus.name} have no query to learn from; add some with `promptdsi queries`")
+    if silent := {document.docid for document in corpus.documents} - {one.docid for one in asked}:
+        raise PromptDSIError(
+            f"{len(silent)} documents of {corpus.name} have no query to learn from, {min(silent)!r} first; `promptdsi queries` makes some"
+        )
     return asked
 
 

@@ -62,6 +62,7 @@ class DSIMethod(NeuralMethod):
         "fit_schedule": SCHEDULES,
     }
     least: ClassVar[dict[str, float]] = {
+        "seed": 0,
         "batch_size": 1,
         "document_windows": 1,
         "pseudo_queries": 0,
