@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from promptdsi.learning import stages
-from promptdsi.learning.encoding import keep_states
+from promptdsi.learning.encoding import Known, clock, keep_states, knowing, query_vectors
 from promptdsi.learning.examples import Examples
 from promptdsi.learning.stages import Care, Rates, learn_everything, learn_prompts, learn_rows
 from promptdsi.learning.standins import find_stand_ins
@@ -152,6 +152,25 @@ def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> N
     learn_everything(dropping, data, TOKENIZER, RATES, Plan(1))
     dropping.train()
     assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
+
+
+def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() -> None:
+    model, known = tiny.model("none"), Known()
+    ids = TOKENIZER.encode(TEXTS, max_tokens=16).ids
+    plain = query_vectors(model, ids, TOKENIZER)
+    with knowing(known):
+        first = query_vectors(model, ids, TOKENIZER)
+        model.encoder.word.weight.data.zero_()  # nobody looks at it again
+        started = clock()
+        again = query_vectors(model, ids, TOKENIZER)
+        counted = clock() - started
+        other = query_vectors(model, ids[:2], TOKENIZER)
+        with knowing(None):
+            anew = query_vectors(model, ids, TOKENIZER)
+    assert torch.equal(plain, first) and torch.equal(first, again)
+    assert not torch.equal(other, plain[:2]) and not torch.equal(anew, plain)
+    took = next(iter(known.vectors.values()))[1]
+    assert known.spared == took <= counted
 
 
 @pytest.mark.parametrize("selection", ["single", "two-pass"])

@@ -16,8 +16,6 @@ from promptdsi.evaluation.metrics import Judged
 from promptdsi.files import atomic_write
 from promptdsi.methods.method import Method, Result
 
-Ranks = Callable[[Sequence[str], Sequence[str]], NDArray[np.int64]]
-
 
 class Question(NamedTuple):
     """A query and the documents that answer it, with how well each does."""
@@ -48,17 +46,12 @@ def questions(corpus: Corpus, split: str) -> list[Question]:
     return list(asked.values())
 
 
-def ask(
-    method: Method, asked: Sequence[Question], *, known: Callable[[str], bool] = lambda docid: True, ranks: Ranks | None = None
-) -> Asked:
-    """Exact ranks of the answers. Questions none of whose answers is known (deleted, never added) are left out and counted.
-
-    `ranks` takes the place of the method's own, for a caller who has the queries' vectors.
-    """
+def ask(method: Method, asked: Sequence[Question], *, known: Callable[[str], bool] = lambda docid: True) -> Asked:
+    """Exact ranks of the answers. Questions none of whose answers is known (deleted, never added) are left out and counted."""
     able = [one._replace(relevant={docid: gain for docid, gain in one.relevant.items() if known(docid)}) for one in asked]
     able = [one for one in able if one.relevant]
     flat = [(one.text, docid) for one in able for docid in one.relevant]
-    found = iter((ranks or method.ranks)([text for text, _ in flat], [docid for _, docid in flat]).tolist())
+    found = iter(method.ranks([text for text, _ in flat], [docid for _, docid in flat]).tolist())
     judged = [Judged([next(found) for _ in one.relevant], list(one.relevant.values())) for one in able]
     return Asked(able, judged, len(asked) - len(able))
 

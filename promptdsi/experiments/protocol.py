@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.streams import Stream
 from promptdsi.evaluation.asking import ask, questions
 from promptdsi.evaluation.metrics import Judged
 from promptdsi.experiments.cells import pack
+from promptdsi.learning.encoding import clock, knowing
 from promptdsi.methods.method import Method
-from promptdsi.methods.neural import NeuralMethod
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.progress import Progress, silent
 
@@ -29,24 +26,13 @@ from promptdsi.progress import Progress, silent
 class Protocol:
     """The stream's questions, and how a method is led through it."""
 
-    def __init__(
-        self, stream: Stream, split: str, progress: Progress = silent, vectors: dict[tuple[str, int], Tensor] | None = None
-    ) -> None:
-        self.stream, self.split, self.progress, self.vectors = stream, split, progress, vectors
+    def __init__(self, stream: Stream, split: str, progress: Progress = silent) -> None:
+        self.stream, self.split, self.progress = stream, split, progress
         self.questions = [questions(corpus, split) for corpus in stream.corpora]
 
     def judged(self, method: Method, corpus: int) -> list[Judged]:
-        """The ranks of a corpus's answers. Queries whose vectors nothing has changed since D0 are encoded once for all cells."""
-        if not isinstance(method, NeuralMethod) or not method.encodes_as_d0 or self.vectors is None:
-            return ask(method, self.questions[corpus]).judged
-        kept, place = self.vectors, (self.split, corpus)
-
-        def ranks(texts: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-            if place not in kept:
-                kept[place] = method.encode(texts)
-            return method.ranks_of(kept[place], docids)
-
-        return ask(method, self.questions[corpus], ranks=ranks).judged
+        """The ranks of a corpus's answers."""
+        return ask(method, self.questions[corpus]).judged
 
     def data(self) -> dict[str, Any]:
         """What the figures are about: sizes, and a checksum of every corpus's queries and answers."""
@@ -61,9 +47,9 @@ class Protocol:
         arrivals = [(last, union(self.stream.corpora[1:]))] if method.at_once else list(enumerate(self.stream.corpora))[1:]
         steps = []
         for step, corpus in arrivals:
-            started = time.perf_counter()
+            started = clock()
             method.add(corpus, progress=self.progress)
-            seconds = time.perf_counter() - started
+            seconds = clock() - started
             logs: Sequence[Any] = getattr(method, "logs_", ())
             steps.append({"corpus": corpus.name, "documents": len(corpus), "seconds": round(seconds, 3), **trained(logs)})
             ranks[str(step)] = [pack(self.judged(method, i)) for i in range(step + 1)]
@@ -81,9 +67,10 @@ class Protocol:
     def speed(self, method: Method, most: int = 512) -> float:
         """Queries answered per second, in one batch: top ten of all documents."""
         texts = [one.text for one in self.questions[0][:most]]
-        started = time.perf_counter()
-        method.search(texts, k=10)
-        return round(len(texts) / (time.perf_counter() - started), 1)
+        with knowing(None):  # a search encodes its queries
+            started = clock()
+            method.search(texts, k=10)
+            return round(len(texts) / (clock() - started), 1)
 
     def chosen(self, method: Method) -> dict[str, list[list[int]]] | None:
         """How often each prompt is chosen by the test queries of each corpus, where prompts are chosen."""

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 import promptdsi
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators import make_generator
@@ -26,6 +24,7 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
 from promptdsi.experiments.protocol import Protocol
 from promptdsi.files import atomic_write, sha256_of
+from promptdsi.learning.encoding import Known, clock, knowing
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
@@ -45,7 +44,7 @@ class Runner:
     def __init__(self, results: Results, *, offline: bool = False, progress: Progress = silent, say: Say = lambda line: None) -> None:
         self.results, self.offline, self.progress, self.say = results, offline, progress, say
         self._streams: dict[str, Stream] = {}
-        self._vectors: dict[str, dict[tuple[str, int], Tensor]] = {}  # of dev and test queries, by D0
+        self._known: dict[str, Known] = {}  # what each D0's encoder has encoded
 
     def run(self, cells: Iterable[Cell], *, fresh: bool = False, until: float | None = None) -> list[Path]:
         """Run what is missing (or all, with `fresh`), one JSON file each; begin none after `until`, by the monotonic clock."""
@@ -70,28 +69,39 @@ class Runner:
             held_out(self.stream(stream, "dev"))
 
     def record(self, cell: Cell) -> dict[str, Any]:
-        """Run one cell: everything the reports need, and nothing of the data but ranks."""
+        """Run one cell: everything the reports need, and nothing of the data but ranks.
+
+        Where queries are encoded as they were after D0, cells share the vectors; seconds are those of a cell run alone all the same.
+        """
         stream = self.stream(cell.d0.stream, cell.split)
         kind: Any = methods()[cell.method]
         known = {"seed": cell.seed, "offline": self.offline}
         has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
         method: Method = kind(**keywords_of(cell.params), **{name: value for name, value in known.items() if name in has})
-        protocol = Protocol(stream, cell.split, self.progress, self._vectors.setdefault(cell.d0.key, {}))
+        protocol = Protocol(stream, cell.split, self.progress)
+        d0 = self.d0(cell.d0) if isinstance(method, DSIMethod) else None  # outside: while D0 is learned its encoder changes
+        alike = isinstance(method, DSIMethod) and method.encodes_as_d0
+        with knowing(self._known.setdefault(cell.d0.key, Known()) if alike else None):
+            said = self.begin(method, d0, cell, stream)
+            return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
+
+    def begin(self, method: Method, d0: tuple[DSIMethod, str] | None, cell: Cell, stream: Stream) -> dict[str, Any]:
+        """Give the method its D0, and search its settings where the cell asks for it: what that took, and gave."""
         said: dict[str, Any] = {"d0_sha256": None}
-        started = time.perf_counter()
-        if isinstance(method, DSIMethod):
-            d0, said["d0_sha256"] = self.d0(cell.d0)
-            method.begin_from(d0, stream.corpora[0])
+        started = clock()
+        if isinstance(method, DSIMethod) and d0 is not None:
+            learned, said["d0_sha256"] = d0
+            method.begin_from(learned, stream.corpora[0])
         else:
             method.fit(stream.corpora[0], progress=self.progress)
-        said["fit_seconds"] = round(time.perf_counter() - started, 3)
+        said["fit_seconds"] = round(clock() - started, 3)
         if cell.search:
-            searching = time.perf_counter()
+            searching = clock()
             assert isinstance(method, IncDSI), "only IncDSI has settings to search"
             fixed = {name: cell.params[name] for name in RANGES if name in cell.params}
             said["searched"] = method.search_settings(*held_out(stream), trials=cell.search, fixed=fixed, progress=self.progress)
-            said["search_seconds"] = round(time.perf_counter() - searching, 3)
-        return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
+            said["search_seconds"] = round(clock() - searching, 3)
+        return said
 
     def stream(self, spec: dict[str, Any], split: str) -> Stream:
         """The stream a setting describes. The judgements of test are opened only for a cell that is asked test queries; those of

@@ -72,11 +72,7 @@ class NeuralMethod(Method):
             raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
         if not queries:
             return np.empty(0, dtype=np.int64)
-        return self.ranks_of(self.encode(queries), docids)
-
-    def ranks_of(self, vectors: Tensor, docids: Sequence[str]) -> NDArray[np.int64]:
-        """The same for queries that are encoded already (n, D)."""
-        rows = self.model_.rows
+        vectors = self.encode(queries)
         return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
 
     @property
