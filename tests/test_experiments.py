@@ -264,6 +264,14 @@ def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
     # best: the largest sum is .84 + .58. weak: 3 loses half a point and more of it, 2 does not. lost: nothing keeps, so the best keeper.
     assert choosing.choose(found) == {"best": 2, "weak": 2, "lost": 2}
     limits = list(_limits(found, choosing.choose(found)))
+    # Rows only keep .53 at most. best, longer rows: of its dials that keep as much, 2 and 4, the one that learns more.
+    figures |= {("Rows only", 1): (0.77, 0.53), ("Rows only", 2): (0.81, 0.40), ("best", 4): (0.85, 0.53)}
+    figures |= {("best, longer rows", number): figures["best", number] for number in (1, 2, 3, 4)}
+    chosen = choosing.choose([Fake(*key) for key in figures])  # type: ignore[misc]
+    assert chosen == {"best": 2, "weak": 2, "lost": 2, "Rows only": 1, "best, longer rows": 4}
+    # Where rows only keep as much as best, there is nothing to give up for it.
+    figures["Rows only", 1] = (0.77, 0.60)
+    assert choosing.choose([Fake(*key) for key in figures])["best, longer rows"] == 2  # type: ignore[misc]
     assert len(limits) == 2 and limits[0].endswith("better: lost")  # the others' choices lie between values tried
     assert "57.5 of D0" in limits[1] and limits[1].endswith(": lost")
 

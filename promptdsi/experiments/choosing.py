@@ -2,7 +2,9 @@
 
 `best` takes the dial with the largest sum of Hits@10 on new corpora and Hits@1 on D0. Every other system takes, of the dials
 that keep D0's Hits@1 at least as well as `best` minus half a point, the one with the highest Hits@10 on new corpora; where
-none does, the one that keeps D0 best.
+none does, the one that keeps D0 best. Where that is so for "Rows only", "best, longer rows" is `best` as it would be if D0 were
+worth no more to it: of its dials that keep D0's Hits@1 at least as well as "Rows only" at its own, the one with the highest
+Hits@10 on new corpora.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 from promptdsi.errors import PromptDSIError
 from promptdsi.experiments.findings import Finding, on_d0, on_new
 
-OURS = "best"
+OURS, LONGER, CONTROL = "best", "best, longer rows", "Rows only"
 SLACK = 0.005  # half a point
 NEW, KEPT = on_new("Hits@10"), on_d0("Hits@1")
 
@@ -34,8 +36,11 @@ def choose(found: Sequence[Finding]) -> dict[str, Any]:
     systems = tried(found)
     if OURS not in systems:
         return {}
-    least = floor(systems)
-    return {label: (best_sum(points) if label == OURS else keeping(points, least)).point.value for label, points in systems.items()}
+    floors = dict.fromkeys(systems, floor(systems))
+    if LONGER in systems and CONTROL in systems:
+        floors[LONGER] = min(floor(systems), value(keeping(systems[CONTROL], floor(systems)), KEPT))
+    taken = {label: best_sum(points) if label == OURS else keeping(points, floors[label]) for label, points in systems.items()}
+    return {label: one.point.value for label, one in taken.items()}
 
 
 def best_sum(points: Sequence[Finding]) -> Finding:

@@ -61,7 +61,7 @@ REFERENCES = {
 }
 OURS = {
     **{"best": "*", "best without fitted lengths": "o", "best without anchor": "s", "Stand-ins": "v", "best with stand-ins": "^"},
-    **{"best with S++ prompts": "D", "best with S++, small start": "P", "best with S++ and a null prompt": "X"},
+    **{"best, longer rows": "p", "best with S++ prompts": "D", "best with S++, small start": "P", "best with S++ and a null prompt": "X"},
 }
 KNOWN = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
 
@@ -113,9 +113,14 @@ def draw_line(ax: Any, at: Sequence[float], found: Sequence[Estimate], label: st
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 5) -> None:
-    """One legend for all panels, under them."""
+    """One legend for all panels, under them, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, max(1, len(labels))))
+    for ncols in range(min(columns, max(1, len(labels))), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside lower center", ncols=ncols)
+        figure.draw_without_rendering()  # before, a legend does not know its width
+        if ncols == 1 or legend.get_window_extent().width < 0.9 * figure.bbox.width:  # letters are wider at another resolution
+            return
+        legend.remove()
 
 
 def save(draw: Callable[[], Figure], path: Path) -> list[Path]:

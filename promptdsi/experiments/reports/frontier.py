@@ -1,4 +1,4 @@
-"""The chosen systems on test queries, and `best` against each of them over the same queries."""
+"""The chosen systems on test queries, and `best`, at each of its two dials, against each of them over the same queries."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield Plot(setting.name, caption, partial(tradeoff.draw, found))
         yield _scores(setting, found)
         yield before_in_words(found)
-        ours = next((one for one in found if one.point.system.label == choosing.OURS and one.records), None)
-        if ours is not None:
+        for ours in (one for one in found if one.point.system.label in (choosing.OURS, choosing.LONGER) and one.records):
             yield _against(setting, ours, found)
             yield Text("\n".join(f"- {sentence}" for sentence in _verdicts(ours, found)))
 
@@ -64,9 +63,10 @@ def _against(setting: Setting, ours: Finding, found: Sequence[Finding]) -> Table
         for _, measure in DIFFERENCES:
             entries += comparison(ours.against(other, measure))
         lines.append(line(*entries, group=other.group))
-    columns = [Column("best minus", left=True)]
-    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "best is")]
-    return Table(f"{setting.label}: best against each, paired over queries", columns, lines)
+    name = ours.point.system.label
+    columns = [Column(f"{name} minus", left=True)]
+    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "it is")]
+    return Table(f"{setting.label}: {name} against each, paired over queries", columns, lines)
 
 
 def _verdicts(ours: Finding, found: Sequence[Finding]) -> Iterator[str]:
@@ -75,6 +75,6 @@ def _verdicts(ours: Finding, found: Sequence[Finding]) -> Iterator[str]:
         new, kept = ours.against(other, NEW), ours.against(other, KEPT)
         if other is ours or new is None or kept is None:
             continue
-        name = other.point.system.label
+        name = f"{ours.point.system.label} against {other.point.system.label}"
         old = f"D0 H@1 {signed(kept.difference.value)} ({kept.verdict})"
-        yield f"against {name}: A_T H@10 {signed(new.difference.value)} ({new.verdict}), {old}"
+        yield f"{name}: A_T H@10 {signed(new.difference.value)} ({new.verdict}), {old}"
