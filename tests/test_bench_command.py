@@ -54,3 +54,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     assert json.loads(again.stdout)["written"] == []
     wrong = run("bench", "run", files[1], *common, "--only", "Magic")
     assert wrong.returncode == 2 and "no system 'Magic'; there are BM25" in wrong.stderr
+    wrong = run("bench", "run", files[1], *common, "--setting", "moon")
+    assert wrong.returncode == 2 and "no setting 'moon'; there are demo" in wrong.stderr
+    here = run("bench", "run", files[1], *common, "--setting", "demo", "--only", "BM25", "--fresh", "--json")
+    assert json.loads(here.stdout)["cells"] == 1, here.stderr

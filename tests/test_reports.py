@@ -128,8 +128,8 @@ def record_of(cell: Cell) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment], Results]:
     """Every kind of experiment, with all its cells."""
-    folder = tmp_path_factory.mktemp("bench")
-    (folder / "scales").mkdir()
+    folder = tmp_path_factory.mktemp("bench") / "experiments"
+    (folder / "scales").mkdir(parents=True)
     (folder / "scales" / "tiny.toml").write_text(SCALE + "\n".join(f'{name} = ["one"]' for name in EXPERIMENTS))
     for name, text in EXPERIMENTS.items():
         (folder / f"{name}.toml").write_text(text)
@@ -267,7 +267,7 @@ def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], 
     assert "not run yet: MiniLM: L2P, seed 0; MiniLM: L2P, seed 1; MiniLM: CODA, seed 1" in text
     for name in ("curves", "utilisation", "passes", "memory"):
         assert "–" in text_of(experiments[name], fewer)
-    with pytest.raises(PromptDSIError, match=r"promptdsi bench run experiments/main\.toml --scale tiny runs it"):
+    with pytest.raises(PromptDSIError, match=r"promptdsi bench run experiments/main\.toml --scale tiny --results \S+/empty runs it"):
         write_report(experiments["main"], Results(tmp_path / "empty"))
     told = fewer.read(experiments["main"].cells[0].file) or {}
     told["data"]["queries"]["test"][0] = "other"

@@ -22,6 +22,7 @@ def run(
     results: ResultsFolder = Path("results"),
     work: Work = None,
     only: Annotated[list[str] | None, typer.Option("--only", help="Systems to run, by label; repeatable.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--setting", help="Settings of the scale to run in; repeatable.")] = None,
     hours: Annotated[float | None, typer.Option("--hours", min=0, help="Begin no cell after this long.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run cells again that are there already.")] = False,
     threads: Threads = None,
@@ -39,14 +40,19 @@ def run(
     from promptdsi.progress import shown, silent
 
     read = [read_experiment(path, scale, Results(results)) for path in experiments]
-    found = {cell.key: cell for one in read for cell in one.cells}
-    cells = [cell for cell in found.values() if not only or cell.label in only]
-    if only and (unknown := sorted(set(only) - {cell.label for cell in found.values()})):
-        raise UsageError(f"no system {unknown[0]!r}; there are {', '.join(sorted({cell.label for cell in found.values()}))}")
+    points = [point for one in read for point in one.points]
+    for what, asked, known in (
+        ("system", only, {cell.label for point in points for cell in point.cells}),
+        ("setting", setting, {where.name for one in read for where in one.settings}),
+    ):
+        if unknown := sorted(set(asked or ()) - known):
+            raise UsageError(f"no {what} {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    here = [point for point in points if not setting or point.setting.name in setting]
+    cells = list({cell.key: cell for point in here for cell in point.cells if not only or cell.label in only}.values())
     runner = Runner(Results(results, work), offline=offline, progress=silent if quiet else shown, say=lambda line: say(line, quiet=quiet))
     ends = None if hours is None else time.monotonic() + 3600 * hours
-    for setting in (setting for one in read if not one.cells for setting in one.settings):
-        runner.d0(setting.d0)  # an experiment about the data alone: no cell will ask for it
+    for where in (where for one in read if not one.cells for where in one.settings if not setting or where.name in setting):
+        runner.d0(where.d0)  # an experiment about the data alone: no cell will ask for it
     written = runner.run(cells, fresh=fresh, until=ends)
     if json:
         print_json({"written": [path.name for path in written], "cells": len(cells)})
