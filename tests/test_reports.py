@@ -16,12 +16,12 @@ from promptdsi.discovery import modules_of
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import D0, Cell, Results, matrix_of
-from promptdsi.experiments.findings import gather
+from promptdsi.experiments.findings import gather, on_new
 from promptdsi.experiments.hours import cell_guess, expected, measured, work_of
 from promptdsi.experiments.plan import Experiment, read_experiment
 from promptdsi.experiments.reporting import markdown, write_report
 from promptdsi.experiments.reports import layers, memory
-from promptdsi.experiments.tables import LATEX
+from promptdsi.experiments.tables import LATEX, signed
 from promptdsi.methods import methods
 
 SIZES = (40, 25, 30)  # test queries of D0, D1, D2
@@ -84,6 +84,11 @@ label = "MiniLM"
 stream = { source = "made", limit = 300, new = 2, share = 0.1 }
 d0 = { fit_epochs = 2 }
 seeds = [0, 1]
+[setting.two]
+label = "another stream"
+stream = { source = "made", limit = 300, new = 2, share = 0.1, seed = 1 }
+d0 = { fit_epochs = 2 }
+only = ["best"]
 [run]
 """
 
@@ -130,7 +135,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment
     """Every kind of experiment, with all its cells."""
     folder = tmp_path_factory.mktemp("bench") / "experiments"
     (folder / "scales").mkdir(parents=True)
-    (folder / "scales" / "tiny.toml").write_text(SCALE + "\n".join(f'{name} = ["one"]' for name in EXPERIMENTS))
+    where = {name: '["one", "two"]' if name == "frontier" else '["one"]' for name in EXPERIMENTS}
+    (folder / "scales" / "tiny.toml").write_text(SCALE + "\n".join(f"{name} = {settings}" for name, settings in where.items()))
     for name, text in EXPERIMENTS.items():
         (folder / f"{name}.toml").write_text(text)
     experiments = {name: read_experiment(folder / f"{name}.toml", "tiny") for name in EXPERIMENTS}
@@ -138,10 +144,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment
     for experiment in experiments.values():
         for cell in experiment.cells:
             results.write(cell.file, record_of(cell))
-        d0 = experiment.settings[0].d0
-        told = {"cell": {"stream": d0.stream, "d0": d0.params}, "versions": {"promptdsi": "0", "code": "beef", "python": "3"}}
-        told["versions"] |= {"torch": "2", "transformers": "5"}
-        results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, "steps": 9})
+        for d0 in (setting.d0 for setting in experiment.settings):
+            told = {"cell": {"stream": d0.stream, "d0": d0.params}, "versions": {"promptdsi": "0", "code": "beef", "python": "3"}}
+            told["versions"] |= {"torch": "2", "transformers": "5"}
+            results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, "steps": 9})
     return experiments, results
 
 
@@ -252,6 +258,20 @@ def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], Re
     assert chosen is not None and len(layers.layers_of(chosen)) == 1  # random ranks: nothing is shown worse, fewer layers win
     assert f"S++: layer {layers.layers_of(chosen)[0]}" in written(made, "layers")
     assert layers.choose([]) is None
+
+
+def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tuple[dict[str, Experiment], Results]) -> None:
+    experiments, results = made
+    findings = gather(experiments["frontier"], results)
+    text = text_of(experiments["frontier"], results)
+    table = cells_of(text, "best minus each: A_T H@10 in points")
+    first = {one.point.label: one for one in findings.of(findings.experiment.settings[0])}
+    # Each label once: where a system has several dials, as nothing chose here, the last stands for it.
+    ours, theirs = first["best 1.0"], first["S++ 0.01"]
+    found = ours.against(theirs, on_new("Hits@10"))
+    assert found is not None and table["S++"][0].startswith(f"{signed(found.difference.value)} (")
+    assert table["S++"][1] == "–"  # the other stream runs `best` alone
+    assert "best, longer rows" not in text
 
 
 def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], Results], tmp_path: Path) -> None:

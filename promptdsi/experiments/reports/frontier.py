@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from promptdsi.experiments import choosing, tradeoff
-from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Plot, Text, before_in_words, on_d0, on_new
+from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Plot, before_in_words, on_d0, on_new
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.reports.main import comparison
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, line, signed
@@ -17,6 +17,10 @@ DIFFERENCES = (("A_T H@10", NEW), ("D0 H@1", KEPT))
 
 
 def parts(findings: Findings) -> Iterator[Part]:
+    if len(list(findings.settings())) > 1:
+        yield Heading("All streams")
+        for label in (choosing.OURS, choosing.LONGER):
+            yield from (table for name, measure in DIFFERENCES if (table := _summary(findings, label, name, measure)).lines)
     for setting, found in findings.settings():
         yield Heading(setting.label)
         caption = (
@@ -28,7 +32,23 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield before_in_words(found)
         for ours in (one for one in found if one.point.system.label in (choosing.OURS, choosing.LONGER) and one.records):
             yield _against(setting, ours, found)
-            yield Text("\n".join(f"- {sentence}" for sentence in _verdicts(ours, found)))
+
+
+def _summary(findings: Findings, label: str, name: str, measure: Measure) -> Table:
+    """One figure of ours minus each other system's, stream by stream."""
+    streams = [(setting, {one.point.system.label: one for one in found}) for setting, found in findings.settings()]
+    groups = {one.point.system.label: one.group for _, found in streams for one in found.values()}
+    lines = []
+    for other, group in groups.items():
+        if other == label:
+            continue
+        both = [(found.get(label), found.get(other)) for _, found in streams]
+        differences = [ours.against(theirs, measure) if ours and theirs else None for ours, theirs in both]
+        if any(differences):
+            shown = [one and f"{signed(one.difference.value)} ({between(one.difference, sign=True)})" for one in differences]
+            lines.append(line(other, *shown, group=group))
+    columns = [Column(f"{label} minus", left=True), *(Column(setting.label) for setting, _ in streams)]
+    return Table(f"{label} minus each: {name} in points, with 95 % intervals, paired over queries", columns, lines)
 
 
 def _scores(setting: Setting, found: Sequence[Finding]) -> Table:
@@ -67,14 +87,3 @@ def _against(setting: Setting, ours: Finding, found: Sequence[Finding]) -> Table
     columns = [Column(f"{name} minus", left=True)]
     columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "it is")]
     return Table(f"{setting.label}: {name} against each, paired over queries", columns, lines)
-
-
-def _verdicts(ours: Finding, found: Sequence[Finding]) -> Iterator[str]:
-    """The claim, system by system: higher on new corpora where D0 is kept as well."""
-    for other in found:
-        new, kept = ours.against(other, NEW), ours.against(other, KEPT)
-        if other is ours or new is None or kept is None:
-            continue
-        name = f"{ours.point.system.label} against {other.point.system.label}"
-        old = f"D0 H@1 {signed(kept.difference.value)} ({kept.verdict})"
-        yield f"{name}: A_T H@10 {signed(new.difference.value)} ({new.verdict}), {old}"
