@@ -176,8 +176,9 @@ def test_a_document_cannot_talk_to_the_terminal(made: Path, run: Any, tmp_path: 
     for outcome in (added, shown, got, run("get", "index", "no\x1b[2J")):
         assert not any(sign in outcome.stdout + outcome.stderr for sign in "\x1b\x07\x9b\u202e\u202c")
     assert "�[31mred" in shown.stdout and "�[31mred" in got.stdout
-    said = json.loads(run("get", "index", "n1", "--json").stdout)
-    assert said["text"] == nasty  # data stay what they are
+    said = run("get", "index", "n1", "--json").stdout
+    assert json.loads(said)["text"] == nasty  # data stay what they are
+    assert not any(sign in said for sign in "\x1b\x07\x9b\u202e\u202c")
 
 
 def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(made: Path) -> None:

@@ -128,7 +128,7 @@ def test_cells_that_share_vectors_are_the_same_as_cells_run_alone(folder: Path, 
     cells = read_experiment(folder / "both.toml", "small").cells
     together = Runner(results, offline=True)
     together.run(cells)
-    assert [known.spared > 0 for known in together._known.values()] == [True]
+    assert together._known[1].spared > 0
     for number, cell in enumerate(cells):
         alone = Results(tmp_path / f"alone-{number}")
         Runner(alone, offline=True).run([cell])
@@ -274,7 +274,7 @@ def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
     figures["Rows only", 1] = (0.77, 0.60)
     assert choosing.choose([Fake(*key) for key in figures])["best, longer rows"] == 2  # type: ignore[misc]
     assert len(limits) == 2 and limits[0].endswith("better: lost")  # the others' choices lie between values tried
-    assert "57.5 of D0" in limits[1] and limits[1].endswith(": lost")
+    assert "57.50 of D0" in limits[1] and limits[1].endswith(": lost")
 
 
 def test_keywords_say_what_differs_from_the_defaults() -> None:

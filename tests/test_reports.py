@@ -211,11 +211,15 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
         assert table[label][6:] == ["346 k", "✓" if label == "Topic" else "✗"]
     assert not any("**" in cell or "<ins>" in cell for cell in table["Multi"] + table["BM25"])
     assert sum("**" in line[0] for line in table.values() if line[0]) >= 1
-    control = cells_of(text, "MiniLM: against “Rows only”")
     scores = cells_of(text, "MiniLM: after the last corpus")
-    assert bare(control["L2P"][4]) == pytest.approx(bare(scores["L2P"][0]) - bare(scores["Rows only"][0]), abs=0.11)
-    low, high = (float(end.replace("−", "-")) for end in control["L2P"][5].split(" to "))
-    assert (control["L2P"][7] == "no difference shown") == (low <= 0 <= high)
+    for over, first in (("D0", 0), ("A_T", 3)):
+        control = cells_of(text, f"MiniLM: {over} against “Rows only”")
+        for place in (0, 1, 2):  # H@10, M@10, H@1
+            difference, interval, _, verdict = control["L2P"][4 * place : 4 * place + 4]
+            apart = bare(scores["L2P"][first + place]) - bare(scores["Rows only"][first + place])
+            assert bare(difference) == pytest.approx(apart, abs=0.11)
+            low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
+            assert (verdict == "no difference shown") == (low <= 0 <= high)
     assert "Rows only" not in control and "Multi" not in control
     assert "IncDSI keeps D0" in text and "Multi is best on new corpora among systems with rows, Joint and Rehearsal apart: **" in text
     assert "better on new corpora than BM25, which learns nothing: **" in text and "D0 before the first new corpus" in text

@@ -276,10 +276,12 @@ def prompted_layers(found: Sequence[Finding]) -> list[Claim]:
     top = max((which[0] for tried in groups.values() for which in tried), default=1)
     down = [gap for label in ("L2P", "S++") for gap in gaps([groups[label][2,]], [groups[label][top,]], D0)]
     two = [gap for which, one in groups["S++"].items() if len(which) == 2 for gap in gaps([one], [groups["S++"][1,]], NEW, sign=-1.0)]
+    three = [gap for which, one in groups["S++"].items() if len(which) == 3 for gap in gaps([groups["S++"][1,]], [one], NEW_MRR)]
     return [
         judged("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, of(found, "IncDSI"), NEW)),
         judged(f"L2P and S++ keep D0 better at layer 2 than at the top layer ({top} here)", down),
         judged(f"Two layers gain little over layer 1 on new corpora: less than {100 * KEPT:.0f} points", two, margin=KEPT),
+        judged("Three layers are worse in MRR@10 on new corpora than layer 1", three),
     ]
 
 

@@ -35,7 +35,7 @@ def run(
 
     use_threads(threads)
     from promptdsi.experiments.cells import Results
-    from promptdsi.experiments.plan import read_experiment
+    from promptdsi.experiments.plan import cells_of, read_experiment
     from promptdsi.experiments.running import Runner
     from promptdsi.progress import shown, silent
 
@@ -47,8 +47,10 @@ def run(
     ):
         if unknown := sorted(set(asked or ()) - known):
             raise UsageError(f"no {what} {unknown[0]!r}; there are {', '.join(sorted(known))}")
-    here = [point for point in points if not setting or point.setting.name in setting]
-    cells = list({cell.key: cell for point in here for cell in point.cells if not only or cell.label in only}.values())
+    here = [point for point in points if (not setting or point.setting.name in setting) and (not only or point.cells[0].label in only)]
+    cells = cells_of(here)
+    if only and setting and not cells:
+        raise UsageError(f"{', '.join(only)} do not run in {', '.join(setting)}")
     runner = Runner(Results(results, work), offline=offline, progress=silent if quiet else shown, say=lambda line: say(line, quiet=quiet))
     ends = None if hours is None else time.monotonic() + 3600 * hours
     for where in (where for one in read if not one.cells for where in one.settings if not setting or where.name in setting):

@@ -102,7 +102,8 @@ def progress_for(quiet: bool) -> Progress:
 
 def print_json(value: Any) -> None:
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, ensure_ascii=not unicode), flush=True)
+    dumped = json.dumps(value, ensure_ascii=not unicode)
+    print(CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", dumped), flush=True)  # the same data, and nothing a terminal obeys
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> None:
@@ -119,7 +120,7 @@ def table_of(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False)
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(title) or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=escape(harmless(title)) or None, title_justify="left", box=box.SIMPLE_HEAD)
     for column, value in rows[0].items() if rows else ():
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
     for number, row in enumerate(rows):

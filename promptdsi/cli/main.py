@@ -101,9 +101,8 @@ def promptdsi(
 def main() -> None:
     """Run the command line: 0 done, 1 the user's data or machine is at fault, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _terminated)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal without Unicode shows a question mark, and no traceback
-            stream.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without Unicode shows a question mark, and no traceback
+        sys.stdout.reconfigure(errors="replace")
     app()
 
 

@@ -36,8 +36,8 @@ def expectations(found: Sequence[Finding]) -> Iterator[Expectation]:
         yield _all("Methods with a frozen encoder keep D0 better than DSI++", frozen, replay, D0)
     if replay and sequential:
         yield _all("DSI++ keeps D0 better than Sequential", [replay], sequential, D0)
-    if multi:
-        yield _best(f"Multi is best on new corpora {AMONG}", multi, [one for one in continual(found) if one.records], NEW)
+    if multi and all(one.records for one in continual(found)):
+        yield _best(f"Multi is best on new corpora {AMONG}", multi, continual(found), NEW)
     if incdsi:
         yield _kept(incdsi)
     if incdsi and prompted:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,15 @@ class Experiment:
 
     @property
     def cells(self) -> list[Cell]:
-        """Every run, each once."""
-        return list({cell.key: cell for point in self.points for cell in point.cells}.values())
+        return cells_of(self.points)
+
+
+def cells_of(points: Iterable[Point]) -> list[Cell]:
+    """Every run, each once, by the label it has first."""
+    found: dict[str, Cell] = {}
+    for cell in (cell for point in points for cell in point.cells):
+        found.setdefault(cell.key, cell)
+    return list(found.values())
 
 
 def read_experiment(path: str | Path, scale: str, results: Results | None = None) -> Experiment:

@@ -99,6 +99,7 @@ def provenance(findings: Findings) -> list[str]:
         f"cells: `{command(experiment, 'run')}`",
         f"this file: `{command(experiment, 'report')}`",
         *(f"{name}: {_distinct(records, name)}" for name in ("promptdsi", "code", "python", "torch", "transformers")),
+        "keywords that are not named have the defaults of the method's class, which are the paper's",
     ]
     if experiment.points:
         points += [
@@ -130,7 +131,22 @@ def _of_setting(findings: Findings, setting: Setting) -> str:
     ]
     if seeds := sorted({seed for one in findings.of(setting) for seed in one.seeds}):
         points.append("seeds: " + ", ".join(str(seed) for seed in seeds))
+    points += _settings_of(findings, setting)
     return f"### {setting.label}\n\n{_list(points)}"
+
+
+def _settings_of(findings: Findings, setting: Setting) -> list[str]:
+    """How each system learned the new corpora: its keywords beside D0's, what a search chose, and the code it ran with."""
+    said = []
+    for one in findings.of(setting):
+        if not one.records:
+            continue
+        own = {name: value for name, value in one.records[0]["cell"]["params"].items() if setting.d0.params.get(name) != value}
+        searched = [record["searched"]["chosen"] for record in one.records if record.get("searched")]
+        chosen = "; searched: " + ", ".join(f"`{json.dumps(each)}`" for each in searched) if searched else ""
+        code = _distinct(one.records, "code")
+        said.append(f"{one.label}: {one.point.system.method} with `{json.dumps(own, sort_keys=True)}`{chosen}; code {code}")
+    return said
 
 
 def d0_checksums(records: Sequence[dict[str, Any]]) -> list[str]:

@@ -44,7 +44,7 @@ class Runner:
     def __init__(self, results: Results, *, offline: bool = False, progress: Progress = silent, say: Say = lambda line: None) -> None:
         self.results, self.offline, self.progress, self.say = results, offline, progress, say
         self._streams: dict[str, Stream] = {}
-        self._known: dict[str, Known] = {}  # what each D0's encoder has encoded
+        self._known: tuple[str, Known] = ("", Known())  # what the encoder of the D0 with this checksum has encoded
 
     def run(self, cells: Iterable[Cell], *, fresh: bool = False, until: float | None = None) -> list[Path]:
         """Run what is missing (or all, with `fresh`), one JSON file each; begin none after `until`, by the monotonic clock."""
@@ -80,10 +80,15 @@ class Runner:
         method: Method = kind(**keywords_of(cell.params), **{name: value for name, value in known.items() if name in has})
         protocol = Protocol(stream, cell.split, self.progress)
         d0 = self.d0(cell.d0) if isinstance(method, DSIMethod) else None  # outside: while D0 is learned its encoder changes
-        alike = isinstance(method, DSIMethod) and method.encodes_as_d0
-        with knowing(self._known.setdefault(cell.d0.key, Known()) if alike else None):
+        with knowing(self.known(d0[1]) if d0 and isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
             said = self.begin(method, d0, cell, stream)
             return {"cell": cell.describe(), **versions(), "data": protocol.data(), **said, **protocol.run(method)}
+
+    def known(self, checksum: str) -> Known:
+        """What this D0 has encoded. That of another is let go: vectors of a large corpus are gigabytes."""
+        if self._known[0] != checksum:
+            self._known = (checksum, Known())
+        return self._known[1]
 
     def begin(self, method: Method, d0: tuple[DSIMethod, str] | None, cell: Cell, stream: Stream) -> dict[str, Any]:
         """Give the method its D0, and search its settings where the cell asks for it: what that took, and gave."""

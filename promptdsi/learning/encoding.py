@@ -25,7 +25,7 @@ TOKENS_PER_BATCH = 4096
 
 @dataclass
 class Known:
-    """Vectors one frozen encoder has made before, by a checksum of the texts, and what making them took."""
+    """Vectors one frozen encoder has made before, in main memory, by a checksum of the texts, and what making them took."""
 
     vectors: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
     spared: float = 0.0  # seconds not spent again
@@ -67,10 +67,11 @@ def encode_with(
     if name in known.vectors:
         vectors, seconds = known.vectors[name]
         known.spared += seconds
-        return vectors.clone()
+        return vectors.to(device, copy=True)
     started = time.perf_counter()
     vectors = _encoded(function, ids, tokenizer, device, what, progress)
-    known.vectors[name] = vectors.clone(), time.perf_counter() - started
+    kept = vectors.to("cpu", copy=True)  # which also waits for an accelerator to be done
+    known.vectors[name] = kept, time.perf_counter() - started
     return vectors
 
 

@@ -70,6 +70,6 @@ def _limits(found: Sequence[Finding], chosen: dict[str, Any]) -> Iterator[str]:
         yield f"at an edge of the values tried, so that another value might serve it better: {', '.join(edges)}"
     if below:
         yield (
-            f"no value keeps {100 * floor:.1f} of D0's Hits@1, so the best-keeping one is taken, and it is compared where it keeps "
+            f"no value keeps {100 * floor:.2f} of D0's Hits@1, so the best-keeping one is taken, and it is compared where it keeps "
             f"less than `{choosing.OURS}`: {', '.join(below)}"
         )

@@ -29,7 +29,10 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield Table(f"{setting.label}: sizes of stream {data['stream']}", columns, lines)
         unmade |= not whole["pseudo"]
     if unmade:
-        yield Text("Pseudo-queries are 0 where the stream brings none: they are made while training.")
+        yield Text(
+            "Pseudo-queries are 0 where the stream brings none: they are made while learning, spans of each document's text, up to "
+            "`pseudo_queries` each (below; 15 unless said)."
+        )
 
 
 def _line(counts: dict[str, int | str], group: str = "") -> Line:

@@ -13,7 +13,7 @@ from promptdsi.experiments.tables import Column, Entry, Line, Table, between, li
 
 NAME = "frontier"
 KEPT, KEPT_TEN, NEW, NEW_ONE = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"), on_new("Hits@1")
-DIFFERENCES = (("A_T H@10", NEW), ("D0 H@1", KEPT))
+DIFFERENCES = (("A_T H@10", NEW), ("A_T H@1", NEW_ONE), ("D0 H@1", KEPT), ("D0 H@10", KEPT_TEN))
 
 
 def parts(findings: Findings) -> Iterator[Part]:
@@ -81,9 +81,10 @@ def _against(setting: Setting, ours: Finding, found: Sequence[Finding]) -> Table
             continue
         entries: list[Entry | str | None] = [other.point.system.label]
         for _, measure in DIFFERENCES:
-            entries += comparison(ours.against(other, measure))
+            points, interval, _, verdict = comparison(ours.against(other, measure))
+            entries += [points, interval, verdict]
         lines.append(line(*entries, group=other.group))
     name = ours.point.system.label
     columns = [Column(f"{name} minus", left=True)]
-    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "it is")]
+    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "it is")]
     return Table(f"{setting.label}: {name} against each, paired over queries", columns, lines)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from promptdsi.evaluation.continual import Compared
 from promptdsi.experiments.expectations import CONTROL, expectations
-from promptdsi.experiments.findings import Finding, Findings, Heading, Part, Text, before_in_words, named, on_d0, on_new, total
+from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Text, before_in_words, named, on_d0, on_new, total
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.published import published
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, count, line, plain, score, signed
@@ -82,21 +82,24 @@ def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Par
     control = named(found, CONTROL)
     if control is None:
         return
-    lines = [_compared(one, control) for one in found if not one.reference and one.label != CONTROL]
     each = ("difference", "95 % interval", "p", "verdict")
-    columns = [SYSTEM, *(Column(title, over, left=title == "verdict") for over in ("A_T H@10", "D0 H@10") for title in each)]
-    yield Table(f"{setting.label}: against “{CONTROL}”, in points over the same queries", columns, lines)
+    for over, measure in (("A_T", on_new), ("D0", on_d0)):
+        names = [measure(metric).name for metric in SHOWN]
+        columns = [SYSTEM, *(Column(title, name, left=title == "verdict") for name in names for title in each)]
+        rivals = [one for one in found if not one.reference and one.label != CONTROL]
+        lines = [_compared(one, control, [measure(metric) for metric in SHOWN]) for one in rivals]
+        yield Table(f"{setting.label}: {over} against “{CONTROL}”, in points over the same queries", columns, lines)
     yield Text(
         f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
         "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
-        "with the seeds as they are, not corrected for the number of comparisons. IncDSI's seeds differ mostly by the settings its "
-        "search draws."
+        "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons. "
+        "IncDSI's seeds differ mostly by the settings its search draws."
     )
 
 
-def _compared(one: Finding, control: Finding) -> Line:
+def _compared(one: Finding, control: Finding, measures: Sequence[Measure]) -> Line:
     entries: list[Entry | str | None] = [one.label]
-    for measure in (on_new("Hits@10"), on_d0("Hits@10")):
+    for measure in measures:
         entries += comparison(one.against(control, measure))
     return line(*entries, group=one.group)
 

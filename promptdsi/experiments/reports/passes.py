@@ -62,7 +62,7 @@ def _differences(setting: Setting, both: Sequence[tuple[Finding, Finding]]) -> T
             name = f"{'A_T' if measure.new else 'D0'} {measure.name}"
             lines.append(line(name, *comparison(one.against(two, measure)), group=f"{one.label}: one pass minus two"))
     columns = [Column("figure", left=True), Column("difference"), Column("95 % interval"), Column("p"), Column("verdict", left=True)]
-    return Table(f"{setting.label}: differences in points, over the same queries and seeds", columns, lines)
+    return Table(f"{setting.label}: differences in points, over the same queries; two passes have one seed", columns, lines)
 
 
 def _paper() -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,7 +36,10 @@ def parts(findings: Findings) -> Iterator[Part]:
                 continue
             topics = read(record["topics"])
             title = f"{setting.label}, {one.label}, seed {record['cell']['seed']}"
-            yield Text(f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0.")
+            yield Text(
+                f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0, "
+                f"mined by {record['cell']['params'].get('topic_engine', 'k-means')}."
+            )
             name, caption = (
                 f"{setting.name}-{one.label.lower()}",
                 f"{title}: the largest topics (documents in brackets) and their strongest terms",
@@ -60,11 +64,26 @@ def _table(title: str, topics: Sequence[Topic]) -> Table:
 
 def _examples(title: str, topics: Sequence[Topic]) -> Table:
     lines = [
-        line(", ".join(topic.words[:TERMS]), query, group=f"Topic {topic.number}")
+        line(", ".join(topic.words[:TERMS]), _marked(query, topic.words), group=f"Topic {topic.number}")
         for topic in topics[:SHOWN]
         for query in topic.examples[:EXAMPLES]
     ]
-    return Table(f"{title}: queries that choose the largest topics", [Column("terms", left=True), Column("query", left=True)], lines)
+    return Table(
+        f"{title}: queries that choose the largest topics; words that are terms of the topic in capitals",
+        [Column("terms", left=True), Column("query", left=True)],
+        lines,
+    )
+
+
+def _marked(query: str, words: Sequence[str]) -> str:
+    """A query with its topic's terms in capitals, which Markdown and LaTeX both keep.
+
+    Examples
+    --------
+    >>> _marked("When was the city founded?", ["city", "when"])
+    'WHEN was the CITY founded?'
+    """
+    return re.sub(r"\w+", lambda found: found[0].upper() if found[0].lower() in words else found[0], query)
 
 
 def _draw(topics: Sequence[Topic]) -> Figure:
