@@ -69,6 +69,7 @@ screenshots: .venv/dev browser demo
 
 bench: .venv/dev
 	$(BIN)/python tools/bench_training.py
+	$(BIN)/python tools/bench_passes.py
 	$(BIN)/python tools/bench_adding.py
 	$(BIN)/python tools/bench_queries.py
 	$(BIN)/python tools/bench_opening.py

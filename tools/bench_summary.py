@@ -75,7 +75,7 @@ def page(folder: Path) -> str:
     lines += ["", "![time of one query, throughput of 64, a training step and opening, as an index grows](bench-growth.png)", ""]
     lines += [
         "Tables: "
-        + ", ".join(f"[{name}](bench-{name}.md)" for name in ("training", "queries", "adding", "opening", "serving", "reading"))
+        + ", ".join(f"[{name}](bench-{name}.md)" for name in ("training", "passes", "queries", "adding", "opening", "serving", "reading"))
         + "."
     ]
     return "\n".join(lines) + "\n"
@@ -101,7 +101,13 @@ def readme(folder: Path) -> str:
     lines[-1] += (
         f" {max(plain):.1f} times as many queries per second as the same step written plainly with Hugging Face, and {min(naive):.1f} to"
     )
-    lines[-1] += f" {max(naive):.1f} times as many as one with a second pass for the selection."
+    lines[-1] += f" {max(naive):.1f} times as many as that plain step with a second pass for the selection. "
+    twice = [[row[f"{what}: two passes ÷ one"] for row in read(folder, "passes")["rows"]] for what in ("learning", "search")]
+    lines[-1] += (
+        "In our own code two passes take {:.1f} to {:.1f} times as long to learn with and {:.1f} to {:.1f} times to search.".format(
+            *(end for ratios in twice for end in (min(ratios), max(ratios)))
+        )
+    )
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise SystemExit(f"README.md must have the lines {BEGIN} and {END}, once each")
     before, _, rest = text.partition(BEGIN)

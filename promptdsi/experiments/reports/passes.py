@@ -22,7 +22,7 @@ def parts(findings: Findings) -> Iterator[Part]:
     yield _paper()
     yield Text(
         "Speed-up is the time of two passes over that of one: of training, and per query at search. Cells run beside other work, "
-        "so these ratios may be off by half; `make bench` measures both in turn. "
+        "so these ratios may be off by half; `make bench` measures both in turn (bench-passes.md). "
         "The first pass is the same every epoch, so that training can keep its vectors; the floating-point operations alone "
         "allow a factor of 1.5 in training and 2 in search."
     )
