@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from promptdsi.errors import PromptDSIError
+from promptdsi.experiments.expectations import CONTROL
 from promptdsi.experiments.findings import Finding, on_d0, on_new
 
-OURS, LONGER, CONTROL = "best", "best, longer rows", "Rows only"
+OURS, LONGER = "best", "best, longer rows"
 SLACK = 0.005  # half a point
 NEW, KEPT = on_new("Hits@10"), on_d0("Hits@1")
 
