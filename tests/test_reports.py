@@ -112,7 +112,7 @@ def record_of(cell: Cell) -> dict[str, Any]:
     made = {"promptdsi": "0", "code": "c0de" if cell.seed else "beef", "python": "3", "torch": "2", "transformers": "5"}
     steps = [{"corpus": "d", "documents": 9, "seconds": 60.0, "training_seconds": 10.0 + 10 * ("selection" in cell.params)}] * last
     words = [[f"word{topic}{i}" for i in range(6)] for topic in range(12)]
-    topics = {"words": words, "weights": [[6.0 - i for i in range(6)]] * 12, "counts": [9] * 11 + [20], "examples": [["who | asks?"]] * 8}
+    topics = {"words": words, "weights": [[6.0 - i for i in range(6)]] * 12, "counts": [9] * 11 + [20], "examples": [["who | asks?"]] * 12}
     return {
         "cell": cell.describe(),
         "versions": made,

@@ -8,9 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, cast
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.streams import Stream
@@ -81,18 +79,17 @@ class Protocol:
         found = [counts(texts) for texts in asked]
         return {"test": found} if found[0] is not None else None
 
-    def topics(self, method: Method, most: int = 8) -> dict[str, Any] | None:
-        """Words and sizes of the topics; queries that chose the largest ones only where the text is ours to print."""
+    def topics(self, method: Method) -> dict[str, Any] | None:
+        """Words and sizes of the topics; the queries that choose each only where the text is ours to print."""
         found = getattr(method, "topics_", None)
         if found is None or not isinstance(method, PromptDSI) or self.split != "test":
             return None
         examples: list[list[str]] | None = None
         if self.stream.name == "demo":
-            examples = [[] for _ in range(most)]
+            examples = [[] for _ in found.words]
             for one in self.questions[0]:
-                topic = int(np.argmax(method.prompt_counts([one.text]) or [0]))
-                if topic < most and len(examples[topic]) < 3:
-                    examples[topic].append(one.text)
+                counts = cast("list[int]", method.prompt_counts([one.text]))  # topics choose
+                examples[counts.index(1)].append(one.text)
         weights = [[round(weight, 5) for weight in own] for own in found.weights]
         return {"words": found.words, "weights": weights, "counts": found.counts, "examples": examples}
 

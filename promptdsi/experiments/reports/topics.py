@@ -52,7 +52,7 @@ def parts(findings: Findings) -> Iterator[Part]:
 
 def read(record: dict[str, Any]) -> list[Topic]:
     """Topics of a record, the largest first."""
-    examples = [*(record.get("examples") or []), *([] for _ in record["words"])][: len(record["words"])]  # only the largest have some
+    examples = record.get("examples") or [[] for _ in record["words"]]
     together = zip(record["counts"], record["words"], record["weights"], examples, strict=True)
     return sorted((Topic(number, *topic) for number, topic in enumerate(together)), key=lambda topic: (-topic.documents, topic.number))
 
@@ -66,13 +66,27 @@ def _examples(title: str, topics: Sequence[Topic]) -> Table:
     lines = [
         line(", ".join(topic.words[:TERMS]), _marked(query, topic.words), group=f"Topic {topic.number}")
         for topic in topics[:SHOWN]
-        for query in topic.examples[:EXAMPLES]
+        for query in spread(topic.examples, EXAMPLES)
     ]
     return Table(
-        f"{title}: queries that choose the largest topics; words that are terms of the topic in capitals",
+        f"{title}: queries that choose the largest topics, spread evenly; words that are terms of the topic in capitals",
         [Column("terms", left=True), Column("query", left=True)],
         lines,
     )
+
+
+def spread(queries: Sequence[str], most: int) -> list[str]:
+    """At most so many, at even distances: neighbours in a corpus are often about one thing, and picking would flatter.
+
+    Examples
+    --------
+    >>> spread("abcdefgh", 3)
+    ['a', 'c', 'f']
+    >>> spread("ab", 3)
+    ['a', 'b']
+    """
+    shown = min(most, len(queries))
+    return [queries[n * len(queries) // shown] for n in range(shown)]
 
 
 def _marked(query: str, words: Sequence[str]) -> str:
