@@ -18,6 +18,7 @@ from promptdsi.evaluation.metrics import Judged
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.model.prompts import make_strategy
 
 FORMAT = 1
 
@@ -93,6 +94,13 @@ def keywords(method: str, *given: dict[str, Any]) -> dict[str, Any]:
         wanted |= {name: value for name, value in part.items() if name != "preset"}
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    if wanted.get("prompt_options"):
+        usual = make_strategy(wanted.get("prompts", default_of(known["prompts"]))).get_params()
+        wanted["prompt_options"] = {
+            name: plain(value)
+            for name, value in wanted["prompt_options"].items()
+            if name not in usual or plain(value) != plain(usual[name])
+        }
     return {name: plain(value) for name, value in sorted(wanted.items()) if plain(value) != plain(default_of(known[name]))}
 
 
