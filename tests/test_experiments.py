@@ -282,9 +282,7 @@ def test_keywords_say_what_differs_from_the_defaults() -> None:
     assert keywords("rows", {"preset": "best"}, {"add_epochs": 7})["add_epochs"] == 7
     assert keywords("rows", {"add_epochs": 7}, {"add_epochs": 10}) == {}  # the later is stronger, back to the default
     assert keywords("promptdsi", {"stand_in_range": (0.5, 0.9)}) == {}
-    assert keywords("promptdsi", {"prompts": "l2p", "prompt_options": {"prompt_layers": [2]}}) == {
-        "prompts": "l2p"
-    }  # options of options too
+    assert keywords("promptdsi", {"prompts": "l2p", "prompt_options": {"prompt_layers": [2]}}) == {"prompts": "l2p"}
     assert keywords("promptdsi", {"prompt_options": {"prompt_layers": [3]}}) == {"prompt_options": {"prompt_layers": [3]}}
     with pytest.raises(UsageError, match="rows has no option 'colour'"):
         keywords("rows", {"colour": 1})

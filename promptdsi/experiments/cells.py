@@ -96,10 +96,9 @@ def keywords(method: str, *given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
     if wanted.get("prompt_options"):
         usual = make_strategy(wanted.get("prompts", default_of(known["prompts"]))).get_params()
+        given_options = {name: plain(value) for name, value in wanted["prompt_options"].items()}
         wanted["prompt_options"] = {
-            name: plain(value)
-            for name, value in wanted["prompt_options"].items()
-            if name not in usual or plain(value) != plain(usual[name])
+            name: value for name, value in given_options.items() if name not in usual or value != plain(usual[name])
         }
     return {name: plain(value) for name, value in sorted(wanted.items()) if plain(value) != plain(default_of(known[name]))}
 
