@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shutil
 import sys
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from promptdsi.discovery import modules_of
-from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.errors import PromptDSIError
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import D0, Cell, Results, matrix_of
 from promptdsi.experiments.findings import gather, on_new
@@ -94,7 +93,7 @@ only = ["best"]
 
 
 def data(only_dev: bool = False) -> dict[str, Any]:
-    sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": 8, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
+    sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": n, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
     tune = {"corpus": "tune", "documents": 5, "train": 1, "dev": 1, "test": 1, "pseudo": 0}
     asked = {"dev": ["a" * 16] * 3} if only_dev else {"test": ["b" * 16] * 3}
     return {"stream": "made", "split": {}, "sizes": [*sizes, tune], "queries": asked}
@@ -141,13 +140,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment
         (folder / f"{name}.toml").write_text(text)
     experiments = {name: read_experiment(folder / f"{name}.toml", "tiny") for name in EXPERIMENTS}
     results = Results(folder / "results")
+    made_by_training = {"examples": 9, "steps": 9, "losses": [1.0] * 9, "ranks": {"dev": {"0": [[1] * SIZES[0]]}}}
     for experiment in experiments.values():
         for cell in experiment.cells:
             results.write(cell.file, record_of(cell))
         for d0 in (setting.d0 for setting in experiment.settings):
             told = {"cell": {"stream": d0.stream, "d0": d0.params}, "versions": {"promptdsi": "0", "code": "beef", "python": "3"}}
             told["versions"] |= {"torch": "2", "transformers": "5"}
-            results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, "steps": 9})
+            results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, **made_by_training})
     return experiments, results
 
 
@@ -300,10 +300,8 @@ def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], 
         write_report(experiments["main"], fewer)
 
 
-def test_an_unknown_report_and_a_missing_matplotlib(made: tuple[dict[str, Experiment], Results], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_is_told(made: tuple[dict[str, Experiment], Results], monkeypatch: pytest.MonkeyPatch) -> None:
     experiments, results = made
-    with pytest.raises(UsageError, match="there are ablations, "):
-        write_report(dataclasses.replace(experiments["main"], report="poem"), results)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PromptDSIError, match=re.escape("pip install 'promptdsi[bench]'")):
         write_report(experiments["curves"], results)

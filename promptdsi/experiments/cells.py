@@ -15,12 +15,13 @@ from typing import Any
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.metrics import Judged
+from promptdsi.experiments.written import FORMAT, CellRecord, Choices, D0Record, read_json
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.prompts import make_strategy
 
-FORMAT = 1
+DAMAGED = "; delete it and run the experiment again"
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,13 @@ def matrix_of(record: dict[str, Any], split: str) -> Matrix:
     return Matrix({int(step): [unpack(corpus) for corpus in corpora] for step, corpora in record["ranks"][split].items()})
 
 
+def file_of(described: dict[str, Any]) -> str:
+    """The name of the file a described run, or a D0, is kept in."""
+    d0 = D0(described["stream"], described["d0"])
+    own = {name: described[name] for name in ("method", "params", "seed", "search", "split") if name in described}
+    return Cell(d0, **own).file if own else d0.file
+
+
 class Results:
     """The folder that holds cells and what is made from them."""
 
@@ -147,20 +155,17 @@ class Results:
         path = self.path(file)
         if not path.is_file():
             return None
-        try:
-            record = json.loads(path.read_text("utf-8"))
-            if record["format"] != FORMAT:
-                raise DataError(f"has cell format {record['format']}; this release reads format {FORMAT}", path=path)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"is damaged ({error}); delete it and run the experiment again", path=path) from None
-        return dict(record)
+        record = read_json(path, D0Record if file.startswith("d0-") else CellRecord, advice=DAMAGED)
+        if (own := file_of(record["cell"])) != file:
+            raise DataError(f"holds the run {own}{DAMAGED}", path=path)
+        return record
 
     def choices(self, scale: str, experiment: str) -> dict[str, Any]:
         """The dial values an experiment chose, by system: what its report wrote."""
         path = self.folder / scale / f"{experiment}.json"
         if not path.is_file():
             raise DataError(f"is not there: run and report {experiment}.toml first, which chooses the dials", path=path)
-        return dict(json.loads(path.read_text("utf-8"))["chosen"])
+        return dict(read_json(path, Choices, advice=f"; report {experiment}.toml again")["chosen"])
 
     def write(self, file: str, record: dict[str, Any]) -> None:
         """One line per key: differences between two versions can be read."""

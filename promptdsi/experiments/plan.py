@@ -7,22 +7,27 @@ experiments/scales/squadx.toml   [setting.NAME] stream, D0, seeds; [run] which e
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from pydantic import TypeAdapter, ValidationError
+
+from promptdsi.corpus.sources import build_stream, names
+from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError, UsageError
+from promptdsi.experiments import reports
 from promptdsi.experiments.cells import D0, Cell, Results, keywords, options_of
+from promptdsi.experiments.written import ExperimentFile, ScaleFile, read_toml
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.incdsi import IncDSI
+from promptdsi.methods.method import keywords_of
 from promptdsi.methods.promptdsi import PRESETS
 
-EXPERIMENT_KEYS = {"title", "report", "paper", "about", "system", "systems_of", "labels", "seeds", "split", "chosen_by"}
-SCALE_KEYS = {"run", "setting", "sweep"}
-SYSTEM_KEYS = {"label", "group", "method", "search", "seeds", "sweep", "dial", "reference", "settings"}
-SETTING_KEYS = {"label", "stream", "d0", "seeds", "only", "add", "methods"}
 OF_D0 = {one.name for one in dataclasses.fields(DSIMethod)}  # options that say how D0 is learned: a setting's, not a system's
 
 
@@ -102,49 +107,59 @@ def read_experiment(path: str | Path, scale: str, results: Results | None = None
     An experiment whose dials another one chooses (`chosen_by`) finds them among the results.
     """
     path = Path(path)
-    said, folder = read_toml(path), path.parent / "scales"
-    if not (folder / f"{scale}.toml").is_file():
-        there = sorted(one.stem for one in folder.glob("*.toml"))
-        raise UsageError(f"{folder} has no scale {scale!r}; there are {', '.join(there) or 'none'}")
-    scales = read_toml(folder / f"{scale}.toml")
-    check_keys(path, said, EXPERIMENT_KEYS)
-    check_keys(folder / f"{scale}.toml", scales, SCALE_KEYS)
-    name = path.stem
-    settings = tuple(_setting(path, scales, where) for where in scales.get("run", {}).get(name, ()))
+    said, scale_path = read_toml(path, ExperimentFile), path.parent / "scales" / f"{scale}.toml"
+    if not scale_path.is_file():
+        there = sorted(one.stem for one in scale_path.parent.glob("*.toml"))
+        raise UsageError(f"{scale_path.parent} has no scale {scale!r}; there are {', '.join(there) or 'none'}")
+    scales, name = read_toml(scale_path, ScaleFile), path.stem
+    settings = tuple(_setting(scale_path, scales, where) for where in scales.run.get(name, ()))
     if not settings:
-        raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.get('run', {})) or 'nothing'}")
-    systems = _systems(path, said, scales.get("sweep", {}).get(name, {}))
-    if "chosen_by" in said:
-        chosen = (results or Results(Path("results"))).choices(scale, said["chosen_by"])
+        raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.run) or 'nothing'}")
+    if said.report not in (kinds := modules_of(reports)):
+        raise DataError(f"asks for a report {said.report!r}; there are {', '.join(kinds)}", path=path)
+    systems = _swept(scale_path, name, _systems(path, said), scales.sweep.get(name, {}))
+    if said.chosen_by:
+        chosen = (results or Results(Path("results"))).choices(scale, said.chosen_by)
         here = [one for one in systems if any(_runs(one, setting) for setting in settings)]
-        systems = _at_chosen_dials(path, said["chosen_by"], here, chosen)
-    seeds, split = tuple(said.get("seeds", ())), said.get("split", "test")
-    if split not in ("dev", "test"):
-        raise DataError(f"asks split {split!r}, expected dev or test", path=path)
-    points = tuple(point for setting in settings for system in systems for point in _points(system, setting, seeds, split))
+        systems = _at_chosen_dials(path, said.chosen_by, here, chosen)
+    points = tuple(point for setting in settings for system in systems for point in _points(path, system, setting, said))
+    if idle := [setting.name for setting in settings if systems and not any(point.setting is setting for point in points)]:
+        raise DataError(f"no system of it runs in the setting {idle[0]!r}: see `only` there and `settings` of the systems", path=path)
     return Experiment(
         name,
-        said.get("title", name),
-        said["report"],
-        said.get("paper", ""),
-        said.get("about", ""),
+        said.title or name,
+        said.report,
+        said.paper,
+        said.about,
         scale,
         settings,
         points,
-        split,
+        said.split,
         f"experiments/{path.name}" if path.resolve().parent.name == "experiments" else path.as_posix(),
     )
 
 
-def _systems(path: Path, said: dict[str, Any], sweeps: dict[str, list[Any]]) -> list[System]:
-    """The systems an experiment lists, or takes from another; a scale may give them other sweeps."""
-    listed = read_toml(path.parent / f"{said['systems_of']}.toml") if "systems_of" in said else said
-    systems = [_system(path, one) for one in listed.get("system", ())]
-    systems = [replace(one, values=tuple(sweeps[one.label])) if one.label in sweeps else one for one in systems]
-    labels = said.get("labels", [system.label for system in systems])
-    if missing := sorted(set(labels) - {system.label for system in systems}):
+def _systems(path: Path, said: ExperimentFile) -> list[System]:
+    """The systems an experiment lists, or takes from another."""
+    listed = read_toml(path.parent / f"{said.systems_of}.toml", ExperimentFile) if said.systems_of else said
+    systems = [
+        System(one.label, one.group, one.method, one.keywords, one.search, one.dial, one.sweep, one.reference, one.seeds, one.settings)
+        for one in listed.system
+    ]
+    names = [(one.group, one.label) for one in systems]
+    if twice := [label for group, label in names if names.count((group, label)) > 1]:
+        raise DataError(f"lists a system {twice[0]!r} twice", path=path)
+    labels = {one.label for one in systems} if said.labels is None else set(said.labels)
+    if missing := sorted(labels - {one.label for one in systems}):
         raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
-    return [system for system in systems if system.label in labels]
+    return [one for one in systems if one.label in labels]
+
+
+def _swept(path: Path, name: str, systems: list[System], sweeps: dict[str, tuple[Any, ...]]) -> list[System]:
+    """Systems with the sweeps a scale gives them instead of their own."""
+    if unknown := sorted(set(sweeps) - {one.label for one in systems if one.dial}):
+        raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a dial", path=path)
+    return [replace(one, values=sweeps[one.label]) if one.label in sweeps else one for one in systems]
 
 
 def _at_chosen_dials(path: Path, chooser: str, systems: list[System], chosen: dict[str, Any]) -> list[System]:
@@ -154,53 +169,52 @@ def _at_chosen_dials(path: Path, chooser: str, systems: list[System], chosen: di
     return [replace(one, values=(chosen[one.label],)) if one.dial else one for one in systems]
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def _setting(path: Path, scales: ScaleFile, name: str) -> Setting:
+    if name not in scales.setting:
+        raise DataError(f"there is no [setting.{name}]", path=path)
+    said = scales.setting[name]
+    with blamed_on(path, f"[setting.{name}]"):
+        check_stream(said.stream)
+        given = keywords("rows", said.d0)
+        check_values("rows", given)
+        for method, own in said.methods.items():
+            keywords(method, own)
+        if unknown := [option for option in said.add if not any(option in options_of(method) for method in methods())]:
+            raise UsageError(f"no method has an option {unknown[0]!r}")
+    d0 = D0(said.stream, {option: value for option, value in given.items() if option in OF_D0})
+    return Setting(name, said.label or name, d0, said.seeds, said.only, said.add, said.methods)
+
+
+@contextmanager
+def blamed_on(path: Path, where: str) -> Iterator[None]:
+    """A mistake in what a file says is told with the file and the place."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise DataError("is not there", path=path) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"is no TOML file: {error}", path=path) from None
+        yield
+    except UsageError as error:
+        raise DataError(f"{where}: {error}", path=path) from None
 
 
-def check_keys(path: Path, said: dict[str, Any], known: set[str]) -> None:
-    if unknown := sorted(set(said) - known):
-        raise DataError(f"has an unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}", path=path)
+def check_stream(spec: dict[str, Any]) -> None:
+    """Refuse what no stream can be built from. Files are not looked for: a report needs none."""
+    options = [one for one in inspect.signature(build_stream).parameters if one not in ("text", "request")]
+    known = ["source", "pseudo", "raw", "seed", *options]
+    if unknown := sorted(set(spec) - set(known)):
+        raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
+    if not isinstance(spec.get("source"), str):
+        raise UsageError(f"stream needs a source: a path, or one of {', '.join(names())}")
 
 
-def _setting(path: Path, scales: dict[str, Any], name: str) -> Setting:
-    if name not in scales.get("setting", {}):
-        raise DataError(f"the scale has no [setting.{name}]", path=path)
-    said = scales["setting"][name]
-    check_keys(path, said, SETTING_KEYS)
-    params = {option: value for option, value in keywords("rows", dict(said["d0"])).items() if option in OF_D0}
-    d0 = D0(dict(said["stream"]), params)
-    seeds, only = tuple(said.get("seeds", (0,))), tuple(said.get("only", ()))
-    if unknown := [option for option in said.get("add", {}) if not any(option in options_of(method) for method in methods())]:
-        raise DataError(f"[setting.{name}] gives an option {unknown[0]!r} that no method has", path=path)
-    return Setting(name, said.get("label", name), d0, seeds, only, dict(said.get("add", {})), dict(said.get("methods", {})))
-
-
-def _system(path: Path, said: dict[str, Any]) -> System:
-    for key in ("label", "method"):
-        if key not in said:
-            raise DataError(f"a [[system]] has no {key}", path=path)
-    params = {key: value for key, value in said.items() if key not in SYSTEM_KEYS}
-    sweep = said.get("sweep", ())
-    if bool(sweep) != bool(said.get("dial")):
-        raise DataError(f"system {said['label']!r}: dial and sweep come together", path=path)
-    return System(
-        said["label"],
-        said.get("group", ""),
-        said["method"],
-        params,
-        said.get("search", 0),
-        said.get("dial", ""),
-        tuple(sweep),
-        said.get("reference", False),
-        tuple(said.get("seeds", ())),
-        tuple(said.get("settings", ())),
-    )
+def check_values(method: str, params: dict[str, Any]) -> None:
+    """Whether a method could be made with these keywords, before hours are spent on what comes first."""
+    hints = get_type_hints(methods()[method])
+    for option, value in params.items():
+        try:
+            TypeAdapter(hints[option]).validate_python(value)
+        except ValidationError as error:
+            raise UsageError(f"{method}: {option}={value!r}: {error.errors()[0]['msg'].lower()}") from None
+    made = methods()[method](**keywords_of(params))
+    if isinstance(made, DSIMethod):
+        made.check()
 
 
 def turned(params: dict[str, Any], dial: str, value: Any) -> dict[str, Any]:
@@ -230,19 +244,23 @@ def _runs(system: System, setting: Setting) -> bool:
     return (not setting.only or system.label in setting.only) and (not system.settings or setting.name in system.settings)
 
 
-def _points(system: System, setting: Setting, seeds: tuple[int, ...], split: str) -> list[Point]:
+def _points(path: Path, system: System, setting: Setting, said: ExperimentFile) -> list[Point]:
     if not _runs(system, setting):
         return []
     found = []
     for value in system.values or (None,):
         # From the weakest to the strongest: a preset, D0's settings, what the setting says of later corpora and of the
         # method, the system itself with its dial.
-        known = options_of(system.method)
-        shared = {name: value for name, value in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
-        preset, own = split_preset(system.params)
-        special = setting.methods.get(system.method, {})
-        params = keywords(system.method, preset, shared, special, turned(own, system.dial, value))
-        at_once = system.seeds or seeds or setting.seeds
-        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, split, system.label) for seed in at_once)
-        found.append(Point(system, setting, value, cells, split))
+        with blamed_on(path, f"system {system.label!r}"):
+            known = options_of(system.method)
+            if system.search and not issubclass(methods()[system.method], IncDSI):
+                raise UsageError(f"{system.method} has no settings to search")
+            shared = {name: value for name, value in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
+            preset, own = split_preset(system.params)
+            special = setting.methods.get(system.method, {})
+            params = keywords(system.method, preset, shared, special, turned(own, system.dial, value))
+            check_values(system.method, params)
+        seeds = system.seeds or said.seeds or setting.seeds
+        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, said.split, system.label) for seed in seeds)
+        found.append(Point(system, setting, value, cells, said.split))
     return found

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.discovery import modules_of
-from promptdsi.errors import UsageError
 from promptdsi.evaluation.continual import RESAMPLES
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import Results
@@ -31,11 +30,8 @@ FORMULAS = (
 
 def write_report(experiment: Experiment, results: Results) -> list[Path]:
     """Write the report and its figures; what has not run yet is shown as a dash and listed at the end."""
-    kinds = modules_of(reports)
-    if experiment.report not in kinds:
-        raise UsageError(f"{experiment.name}.toml asks for a report {experiment.report!r}; there are {', '.join(kinds)}")
     findings = gather(experiment, results)
-    parts = list(kinds[experiment.report].parts(findings))
+    parts = list(modules_of(reports)[experiment.report].parts(findings))
     base = results.folder / experiment.scale / experiment.name
     written = [_write(base.with_suffix(".md"), markdown(findings, parts)), _write(base.with_suffix(".tex"), latex(experiment, parts))]
     for part in parts:
@@ -108,7 +104,8 @@ def provenance(findings: Findings) -> list[str]:
             f"intervals are 95 % percentile intervals over {RESAMPLES:,} bootstrap resamples "
             "of queries, the same draws for every system, so that differences are paired; where a system has several seeds it is their "
             "mean, and resamples draw seeds too (three are few); with one seed an interval is about that run",
-            "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all",
+            "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all, "
+            "except where two D0 checksums are given: then it was learned again from the same seed when the first was gone",
         ]
     return ["## Where this comes from", _list(points), *(_of_setting(findings, setting) for setting in experiment.settings)]
 

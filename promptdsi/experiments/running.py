@@ -18,11 +18,12 @@ import promptdsi
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators import make_generator
 from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
-from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.corpus.sources import Request, build_stream, source_of
 from promptdsi.corpus.streams import Stream, open_stream
-from promptdsi.errors import PromptDSIError
+from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
 from promptdsi.experiments.protocol import Protocol
+from promptdsi.experiments.written import FORMAT, D0Record, read_json
 from promptdsi.files import atomic_write, sha256_of
 from promptdsi.learning.encoding import Known, clock, knowing
 from promptdsi.methods import methods
@@ -64,7 +65,11 @@ class Runner:
         return written
 
     def check(self, cells: Iterable[Cell]) -> None:
-        """What a cell could miss hours later: documents to search settings on."""
+        """What a cell could miss hours later: the source of its stream, documents to search settings on."""
+        cells = list(cells)
+        for spec in (cell.d0.stream for cell in cells):
+            if not self.built(spec):
+                source_of(spec["source"])
         for stream in {digest(cell.d0.stream): cell.d0.stream for cell in cells if cell.search}.values():
             held_out(self.stream(stream, "dev"))
 
@@ -113,11 +118,17 @@ class Runner:
         dev always, because settings are searched with them."""
         name = digest([spec, split])
         if name not in self._streams:
-            folder = self.results.work / "streams" / digest(spec)
-            if not (folder / "stream.json").is_file():
+            folder = self.folder_of(spec)
+            if not self.built(spec):
                 self.build(spec).write(folder, progress=self.progress)
             self._streams[name] = open_stream(folder, splits=sorted({"train", "dev", split}))
         return self._streams[name]
+
+    def folder_of(self, spec: dict[str, Any]) -> Path:
+        return self.results.work / "streams" / digest(spec)
+
+    def built(self, spec: dict[str, Any]) -> bool:
+        return (self.folder_of(spec) / "stream.json").is_file()
 
     def build(self, spec: dict[str, Any]) -> Stream:
         options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw", "pseudo")}
@@ -140,11 +151,14 @@ class Runner:
         """The D0 checkpoint and its checksum; learned from its seed where it is missing, and compared with what was recorded."""
         folder = self.results.work / d0.file
         if (folder / "method.json").is_file():
+            kept = read_json(folder / RECORD, D0Record, advice=f"; delete {folder}, and D0 is learned again")
+            if checksum(folder) != kept["sha256"]:
+                raise DataError("is not the D0 its record tells of; delete the folder, and D0 is learned again", path=folder)
             found = RowsOnly.load(folder)
             found.offline = self.offline
-            if self.results.read(d0.file) is None:  # learned for other results: its record lies beside it
-                self.results.write(d0.file, json.loads((folder / RECORD).read_text("utf-8")))
-            return found, checksum(folder)
+            if self.results.read(d0.file) is None:  # learned for other results
+                self.results.write(d0.file, kept)
+            return found, kept["sha256"]
         self.say(f"learning D0 ({d0.file})")
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not asked test queries
         method = RowsOnly(**keywords_of(d0.params), offline=self.offline)
@@ -167,7 +181,7 @@ class Runner:
         }
         self._compare(d0, record)
         with atomic_write(folder / RECORD) as out:
-            out.write(json.dumps(record).encode("utf-8"))
+            out.write(json.dumps({"format": FORMAT} | record).encode("utf-8"))
         self.results.write(d0.file, record)
         return method, record["sha256"]
 

@@ -152,12 +152,7 @@ class DSIMethod(NeuralMethod):
 
     def start(self, backbone: Backbone) -> None:
         """A model around a backbone, not yet trained."""
-        for option, allowed in self.choices.items():
-            if getattr(self, option) not in allowed:
-                raise UsageError(f"{option}={getattr(self, option)!r} is none of {', '.join(allowed)}")
-        for option, least in self.least.items():
-            if getattr(self, option) < least:
-                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
+        self.check()
         encoder = backbone.encoder
         encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
         for option in ("max_tokens", "document_tokens"):
@@ -170,6 +165,16 @@ class DSIMethod(NeuralMethod):
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.tokenizer_ = backbone.tokenizer
         self.logs_, self.cut_documents_ = [], 0
+
+    def check(self) -> None:
+        """Refuse keywords that make no sense, as far as can be told without a backbone."""
+        for option, allowed in self.choices.items():
+            if getattr(self, option) not in allowed:
+                raise UsageError(f"{option}={getattr(self, option)!r} is none of {', '.join(allowed)}")
+        for option, least in self.least.items():
+            if getattr(self, option) < least:
+                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
+        self.strategy()
 
     def strategy(self) -> PromptStrategy:
         """The prompts new corpora are learned with; none unless a method says otherwise."""

@@ -22,10 +22,11 @@ from promptdsi.learning.encoding import keep_states, selection_vectors
 from promptdsi.learning.lengths import fitted_lengths
 from promptdsi.learning.stages import Care, Rates, learn_prompts, learn_rows
 from promptdsi.learning.standins import find_stand_ins
-from promptdsi.learning.topics import Topics, mine_topics
+from promptdsi.learning.topics import ENGINES, Topics, mine_topics
 from promptdsi.learning.training import Plan, TrainingLog
 from promptdsi.methods.dsi import BEST_D0, SCHEDULES, DSIMethod
 from promptdsi.model.backbone import Backbone
+from promptdsi.model.dsi import PREFIX_SPACES, SELECTIONS
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.model.prompts.strategy import unit
 from promptdsi.progress import Progress, silent
@@ -51,6 +52,9 @@ class PromptDSI(DSIMethod):
     name: ClassVar[str] = "promptdsi"
     rehearsal_free: ClassVar[bool] = True
     choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {
+        "selection": SELECTIONS,
+        "prefix_space": PREFIX_SPACES,
+        "topic_engine": tuple(ENGINES),
         "softmax_scope": ("all_seen", "new_only"),
         "add_schedule": SCHEDULES,
         "row_lengths": ("mean", "fitted"),

@@ -17,6 +17,8 @@ from promptdsi.model.encoder import Encoder, Tokens, mean_over_tokens
 from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
 from promptdsi.model.rows import Rows
 
+SELECTIONS, PREFIX_SPACES = ("single", "two-pass"), ("post", "pre")
+
 
 class Encoded(NamedTuple):
     """Query vectors (B, D), ready to be scored against rows, and what the strategy chose for them."""
@@ -45,7 +47,7 @@ class DSI(nn.Module):
         prefix_space: str = "post",
     ) -> None:
         super().__init__()
-        for value, known in ((pooling, ("first", "mean")), (selection, ("single", "two-pass")), (prefix_space, ("post", "pre"))):
+        for value, known in ((pooling, ("first", "mean")), (selection, SELECTIONS), (prefix_space, PREFIX_SPACES)):
             if value not in known:
                 raise UsageError(f"{value!r} is none of {', '.join(known)}")
         if not all(1 <= layer <= encoder.config.layers for layer in strategy.prompt_layers):
