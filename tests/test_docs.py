@@ -16,7 +16,7 @@ from promptdsi import Corpus, __version__
 from promptdsi.cli.main import BENCH, COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
-from promptdsi.experiments.plan import EXPERIMENT_KEYS, SETTING_KEYS, SYSTEM_KEYS
+from promptdsi.experiments.written import ExperimentFile, SettingTable, SystemTable
 from promptdsi.index.export import EXPORTS
 from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
@@ -77,9 +77,9 @@ def test_the_example_of_a_baseline_and_its_experiment_are_right(backbone: str, c
     finally:
         del sys.modules["shown_in_docs"]
     experiment, scale = (tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
-    assert set(experiment) <= EXPERIMENT_KEYS and set(scale["setting"]["demo"]) <= SETTING_KEYS
+    assert ExperimentFile.model_validate(experiment) and SettingTable.model_validate(scale["setting"]["demo"])
     assert experiment["system"][0]["method"] == module.QueryMeans.name
-    known = {*EXPERIMENT_KEYS, *SYSTEM_KEYS, *SETTING_KEYS} - {"system", "options"}
+    known = {name for table in (ExperimentFile, SystemTable, SettingTable) for name in table.model_fields} - {"system"}
     assert not [key for key in known if f"`{key}" not in page], "a key of these files is not described"
 
 

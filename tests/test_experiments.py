@@ -273,8 +273,8 @@ def test_the_rule_of_choosing(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where rows only keep as much as best, there is nothing to give up for it.
     figures["Rows only", 1] = (0.77, 0.60)
     assert choosing.choose([Fake(*key) for key in figures])["best, longer rows"] == 2  # type: ignore[misc]
-    assert len(limits) == 2 and limits[0].endswith("better: lost")  # the others' choices lie between values tried
-    assert "57.50 of D0" in limits[1] and limits[1].endswith(": lost")
+    assert len(limits) == 2 and limits[0].endswith("better: “lost”")  # the others' choices lie between values tried
+    assert "57.50 of D0" in limits[1] and limits[1].endswith(": “lost”")
 
 
 def test_keywords_say_what_differs_from_the_defaults() -> None:

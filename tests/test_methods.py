@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_rehearsal_free_methods_hold_no_text_of_an_earlier_corpus(name: str, bac
 
 
 def reachable(root: object) -> set[str]:
-    """Every string an object leads to."""
+    """Every string an object leads to, as text, as bytes or in an array."""
     found: set[str] = set()
     todo, seen = [root], set()
     while todo:
@@ -92,13 +93,36 @@ def reachable(root: object) -> set[str]:
         seen.add(id(one))
         if isinstance(one, str):
             found.add(one)
+        elif isinstance(one, bytes | bytearray):
+            found.add(bytes(one).decode("utf-8", errors="replace"))
+        elif isinstance(one, np.ndarray):
+            todo += one.ravel().tolist() if one.dtype.kind in "OUS" else []
         elif isinstance(one, dict):
             todo += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple | set):
+        elif isinstance(one, list | tuple | set | frozenset | deque):
             todo += list(one)
         elif hasattr(one, "__dict__") and not isinstance(one, type):
             todo += list(vars(one).values())
     return found
+
+
+def test_no_way_of_holding_a_text_escapes() -> None:
+    class Holder:
+        def __init__(self, held: object) -> None:
+            self.held_ = held
+
+    for held in (
+        "old",
+        ["old"],
+        {"old": 1},
+        {1: {"old"}},
+        b"old",
+        [b"old"],
+        np.array(["old"]),
+        np.array([["old"]], dtype=object),
+        Holder("old"),
+    ):
+        assert "old" in reachable(Holder(held)), held
 
 
 def test_bm25_scores_are_lucenes(corpora: list[Corpus]) -> None:

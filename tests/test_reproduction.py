@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_reports import record_of
 
+from promptdsi.discovery import modules_of
 from promptdsi.evaluation.continual import Estimate
+from promptdsi.experiments import reports
 from promptdsi.experiments.cells import Results
+from promptdsi.experiments.findings import gather
 from promptdsi.experiments.plan import read_experiment
+from promptdsi.experiments.reporting import markdown
 
 ROOT = Path(__file__).parent.parent
 
@@ -94,3 +99,22 @@ def test_every_committed_cell_belongs_to_an_experiment() -> None:
     known = {cell.file for one in experiments for point in one.points for cell in point.cells}
     known |= {setting.d0.file for one in experiments for setting in one.settings}
     assert not {path.stem for path in (results.folder / "cells").glob("*.json")} - known
+
+
+def figures_of(text: str) -> tuple[str, list[float]]:
+    """A report without its figures and what marks the best of them, and the figures."""
+    text = re.sub(r"\*\*|</?ins>", "", text)
+    numbers = r"(?<![\w.])[+−]?\d[\d,]*\.\d+"
+    return re.sub(numbers, "#", text), [float(one.replace("−", "-").replace(",", "")) for one in re.findall(numbers, text)]
+
+
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in (ROOT / "experiments").glob("*.toml")))
+def test_committed_reports_are_what_the_committed_cells_give(experiment: str) -> None:
+    """To a tenth of a point: processors add up in different orders."""
+    results = Results(ROOT / "docs/results")
+    read = read_experiment(ROOT / "experiments" / f"{experiment}.toml", "squadx", results)
+    findings = gather(read, results)
+    now = markdown(findings, list(modules_of(reports)[read.report].parts(findings)))
+    (said, figures), (says, again) = figures_of((results.folder / f"squadx/{experiment}.md").read_text("utf-8")), figures_of(now)
+    assert says == said, f"docs/results/squadx/{experiment}.md is stale: promptdsi bench report writes it anew"
+    assert again == pytest.approx(figures, abs=0.11)

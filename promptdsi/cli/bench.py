@@ -59,7 +59,9 @@ def run(
     if json:
         print_json({"written": [path.name for path in written], "cells": len(cells)})
     else:
-        print(f"{len(written)} cells run, {len(cells) - len(written)} were there or wait; promptdsi bench report writes the tables")
+        waiting = sum(not runner.results.path(cell.file).is_file() for cell in cells)
+        there = len(cells) - len(written) - waiting
+        print(f"{len(written)} cells run, {there} were there, {waiting} wait; promptdsi bench report writes the tables")
 
 
 def report(

@@ -22,7 +22,8 @@ WIDTH = 7.0  # inches: a printed page
 # Paul Tol's "muted" scheme: nine colours that stay apart for colour-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
 MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no other label can look like a system of the paper
-GREY, ORANGE = "#777777", "#EE7733"  # references; ours
+GREY, ORANGE = "#777777", "#EE7733"  # references; ours, whose variants are warm too
+WARM = ("#CC3311", "#DDAA33", "#EE99AA", "#994455", "#661100", "#BBAA88", "#FFB570", "#E0607E")
 RULES: dict[str, Any] = {
     "svg.hashsalt": "promptdsi",  # otherwise the names inside an SVG are random
     "svg.fonttype": "path",  # looks the same everywhere
@@ -54,7 +55,7 @@ class Look(NamedTuple):
     marker: str
 
 
-# References are grey, ours orange. The systems of the paper's figures keep their distance; any other label gets a look from its letters.
+# References are grey, ours warm. The systems of the paper's figures keep their distance; any other label gets a look from its letters.
 REFERENCES = {
     **{"Warm rows, untrained": ">", "Rehearsal": "h", "Rehearsal, with all that best has": "d", "Joint": "x", "Multi": "8"},
     **{"BM25": "1", "BM25 with train queries": "2", "Dense": "+"},
@@ -77,9 +78,10 @@ def look_of(label: str) -> Look:
     if label in KNOWN:
         place = KNOWN.index(label)
         return Look(PALETTE[place], MARKERS[place])
-    for looks, colour in ((REFERENCES, GREY), (OURS, ORANGE)):
-        if label in looks:
-            return Look(colour, looks[label])
+    if label in REFERENCES:
+        return Look(GREY, REFERENCES[label])
+    if label in OURS:
+        return Look((ORANGE, *WARM)[list(OURS).index(label)], OURS[label])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)
     return Look(PALETTE[number % len(PALETTE)], OTHER_MARKERS[number // len(PALETTE) % len(OTHER_MARKERS)])
 

@@ -197,15 +197,19 @@ def gather(experiment: Experiment, results: Results) -> Findings:
     missing += [f"{setting.label}: D0" for setting in experiment.settings if setting.name not in d0]
     findings = Findings(experiment, tuple(found), d0, tuple(missing))
     if not any(one.records for one in found) and (experiment.points or not d0):
-        where = "" if results.folder == Path("results") else f" --results {results.folder}"
-        raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')}{where} runs it")
+        raise PromptDSIError(f"nothing of {experiment.name} has run yet; {command(experiment, 'run')}{at(results)} runs it")
     for setting in experiment.settings:
         asked = (record["data"]["queries"].get(experiment.split) for record in findings.records(setting))
         if len({str(one) for one in asked if one is not None}) > 1:
-            again = f"{command(experiment, 'run')} --fresh"
+            again = f"{command(experiment, 'run')}{at(results)} --fresh"
             raise PromptDSIError(f"cells of setting {setting.name} were asked different queries; {again} runs them again")
     return findings
 
 
 def command(experiment: Experiment, what: str) -> str:
     return f"promptdsi bench {what} {experiment.path} --scale {experiment.scale}"
+
+
+def at(results: Results) -> str:
+    """How a command is told which results are meant."""
+    return "" if results.folder == Path("results") else f" --results {results.folder}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from promptdsi.evaluation.continual import Estimate
+from promptdsi.evaluation.continual import ROUNDING, Estimate
 
 NONE = "–"
 LINES_OF_A_PAGE, COLUMNS_OF_A_LINE = 40, 7
@@ -187,10 +187,24 @@ def signed(value: float) -> str:
     return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
 
 
+def end(value: float) -> str:
+    """An end of an interval around a difference: never rounded to zero, because on which side of it an end lies is what matters.
+
+    Examples
+    --------
+    >>> end(0.012), end(0.0003), end(-0.0003), end(1e-17)
+    ('+1.2', '+0.03', '−0.03', '0.0')
+    """
+    if abs(value) <= ROUNDING:
+        return "0.0"
+    digits = next((digits for digits in (1, 2, 3) if round(100 * value, digits)), 4)
+    return f"{100 * value:+.{digits}f}".replace("-", "−")
+
+
 def between(found: Estimate, *, sign: bool = False) -> str:
     """An interval in points: 84.0 to 88.1, or with signs for a difference."""
-    ends = [signed(end) if sign else f"{100 * end:.1f}".replace("-0.0", "0.0").replace("-", "−") for end in (found.low, found.high)]
-    return f"{ends[0]} to {ends[1]}"
+    low, high = (end(each) if sign else f"{100 * each:.1f}".replace("-0.0", "0.0").replace("-", "−") for each in (found.low, found.high))
+    return f"{low} to {high}"
 
 
 def count(number: float) -> str:

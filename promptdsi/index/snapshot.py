@@ -43,12 +43,14 @@ def kind_of(name: str) -> type[PromptDSI]:
     from promptdsi.methods import methods
     from promptdsi.methods.promptdsi import PromptDSI
 
-    found = methods().get(name)
-    if found is None:
-        raise UsageError(f"no method {name!r}; there are {', '.join(methods())}")
-    if not issubclass(found, PromptDSI) or not found.rehearsal_free:
+    able = [known for known, kind in methods().items() if issubclass(kind, PromptDSI) and kind.rehearsal_free]
+    if name not in methods():
+        raise UsageError(f"no method {name!r}; an index can hold {' and '.join(able)}")
+    if name not in able:
         why = "leave the encoder and all old rows as they are and keep no query or document to learn from again"
-        raise UsageError(f"an index cannot hold {name}: only promptdsi and rows {why}; promptdsi bench runs the others")
+        raise UsageError(f"an index cannot hold {name}: only {' and '.join(able)} {why}; promptdsi bench runs the others")
+    found = methods()[name]
+    assert issubclass(found, PromptDSI)
     return found
 
 

@@ -28,7 +28,7 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield Heading(setting.label)
         caption = (
             f"{setting.label}, dev queries: up is learning the new, right is keeping the old; a line joins the values of a dial, a ring "
-            "is the one chosen, the dotted line D0 before anything was added"
+            "is the one chosen, the dotted line D0 before anything was added; above all values tried, below those around the chosen “best”"
         )
         yield Plot(setting.name, caption, partial(tradeoff.draw, found, chosen))
         yield _table(setting, found, chosen)
@@ -67,9 +67,14 @@ def _limits(found: Sequence[Finding], chosen: dict[str, Any]) -> Iterator[str]:
         if label != choosing.OURS and all(choosing.value(one, choosing.KEPT) < floor for one in points):
             below.append(label)
     if edges:
-        yield f"at an edge of the values tried, so that another value might serve it better: {', '.join(edges)}"
+        yield f"at an edge of the values tried, so that another value might serve it better: {quoted(edges)}"
     if below:
         yield (
             f"no value keeps {100 * floor:.2f} of D0's Hits@1, so the best-keeping one is taken, and it is compared where it keeps "
-            f"less than `{choosing.OURS}`: {', '.join(below)}"
+            f"less than `{choosing.OURS}`: {quoted(below)}"
         )
+
+
+def quoted(labels: Sequence[str]) -> str:
+    """Labels in a sentence: some have a comma."""
+    return ", ".join(f"“{label}”" for label in labels)

@@ -96,4 +96,4 @@ def _plot(name: str, label: str, drawn: Sequence[Finding]) -> Plot:
         legend_below(figure, axes[0, 0])
         return figure
 
-    return Plot(name, f"{label}: A_t, LA_t and F_t after each corpus; bars are 95 % intervals over queries", draw)
+    return Plot(name, f"{label}: A_t, LA_t and F_t after each corpus; bars are 95 % intervals over queries and seeds", draw)

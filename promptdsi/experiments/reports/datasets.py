@@ -16,7 +16,7 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting in findings.experiment.settings:
         yield Heading(setting.label)
         if setting.name not in findings.d0:
-            yield Text("D0 has not been learned here yet, so the stream has not been built: –")
+            yield Text("D0 has not been learned here yet, so the sizes are not recorded: –")
             continue
         data = findings.d0[setting.name]["data"]
         stream = data["sizes"][: len(next(iter(data["queries"].values())))]

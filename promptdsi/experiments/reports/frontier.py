@@ -24,8 +24,8 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
         caption = (
-            f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals; the dotted line is D0 before anything "
-            "was added"
+            f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals; above all systems, below those around "
+            "“best”, once it has run; the dotted line is D0 before anything was added"
         )
         yield Plot(setting.name, caption, partial(tradeoff.draw, found))
         yield _scores(setting, found)

@@ -57,13 +57,12 @@ def by_system(found: Sequence[Finding]) -> dict[str, list[Finding]]:
 
 
 def choose(tried: Sequence[Finding]) -> Finding | None:
-    """The layers the criteria choose among what has run."""
-    ran = [one for one in tried if one.records]
-    if not ran:
+    """The layers the criteria choose; nothing while some have not run."""
+    if not tried or not all(one.records for one in tried):
         return None
-    value = {one.label: (one.value(D0) or 0.0, one.value(NEW) or 0.0) for one in ran}
-    best = max(ran, key=lambda one: value[one.label][0])
-    keep = [one for one in ran if one is best or (compared := one.against(best, D0)) is None or compared.verdict != "worse"]
+    value = {one.label: (one.value(D0) or 0.0, one.value(NEW) or 0.0) for one in tried}
+    best = max(tried, key=lambda one: value[one.label][0])
+    keep = [one for one in tried if one is best or (compared := one.against(best, D0)) is None or compared.verdict != "worse"]
     middle = statistics.median(new for _, new in value.values())
     fair = [one for one in keep if value[one.label][1] >= middle] or keep
     return min(fair, key=lambda one: (len(layers_of(one)), -value[one.label][1], layers_of(one)[0]))

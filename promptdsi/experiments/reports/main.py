@@ -93,6 +93,7 @@ def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Par
         f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
         "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
         "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons. "
+        f"Prompts and “{CONTROL}” have the rates listed below; where a setting gives them one rate, another might serve either better. "
         "IncDSI's seeds differ mostly by the settings its search draws."
     )
 

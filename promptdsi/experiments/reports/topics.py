@@ -42,7 +42,7 @@ def parts(findings: Findings) -> Iterator[Part]:
             )
             name, caption = (
                 f"{setting.name}-{one.label.lower()}",
-                f"{title}: the largest topics (documents in brackets) and their strongest terms",
+                f"{title}: the largest topics (documents in brackets) and their strongest terms; bars: c-TF-IDF, a scale per panel",
             )
             yield Plot(name.replace(" ", "-"), caption, partial(_draw, topics[:SHOWN]))
             yield _table(title, topics)
