@@ -304,7 +304,7 @@ def test_keywords_say_what_differs_from_the_defaults() -> None:
         (('report = "choosing"\n', ""), "has no 'report'"),
         (('report = "choosing"', 'report = "poem"'), "asks for a report 'poem'; there are ablations, "),
         (('split = "dev"', 'split = "train"'), "split: Input should be 'dev' or 'test'"),
-        (('split = "dev"', "seeds = 3"), "seeds: Input should be a valid tuple"),
+        (('split = "dev"', "seeds = 3"), "seeds: Input should be a valid list"),
         (('split = "dev"', 'seeds = ["0"]'), r"seeds\.0: Input should be a valid integer"),
         (("sweep = [0.9, 1.0]", 'sweep = ["long"]'), "system 'best': rows: new_row_length='long': input should be a valid number"),
         (('prompts = "s++"', 'prompts = "s--"'), "system 'S\\+\\+': no prompt strategy 's--'"),

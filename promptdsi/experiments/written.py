@@ -191,7 +191,7 @@ def checked(shape: type[Shape], content: Any, path: Path, *, advice: str = "") -
         elif first["type"] == "missing":
             problem = f"has no {place!r}"
         else:
-            said = first["msg"].removeprefix("Value error, ")
+            said = first["msg"].removeprefix("Value error, ").replace("valid tuple", "valid list")  # as TOML calls it
             problem = f"{place}: {said}" if place else said
         raise DataError(problem + advice, path=path) from None
 
