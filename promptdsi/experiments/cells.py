@@ -10,7 +10,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
@@ -132,6 +132,26 @@ def unpack(written: list[Any]) -> list[Judged]:
 def matrix_of(record: dict[str, Any], split: str) -> Matrix:
     """P[t][i] of a cell's record."""
     return Matrix({int(step): [unpack(corpus) for corpus in corpora] for step, corpora in record["ranks"][split].items()})
+
+
+class Moved(NamedTuple):
+    """How two runs of one thing differ: ranks that are not the same, of how many."""
+
+    ranks: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.ranks:,} of {self.of:,} ranks differ from the recorded ones"
+
+
+def moved(before: dict[str, Any], now: dict[str, Any]) -> Moved | None:
+    """Compare the ranks of two records of a cell, or of a D0: on another processor a few may differ. None if they are of other data."""
+    splits = [split for split in now["ranks"] if split in before["ranks"]]  # early cells were asked dev queries beside test queries
+    if not splits or any(before["data"]["queries"][split] != now["data"]["queries"][split] for split in splits):
+        return None
+    was, are = ([corpus for split in splits for step in one["ranks"][split].values() for corpus in step] for one in (before, now))
+    pairs = [pair for old, new in zip(was, are, strict=True) for pair in zip(old, new, strict=True)]
+    return Moved(sum(one != other for one, other in pairs), len(pairs))
 
 
 def file_of(described: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ WIDTH = 7.0  # inches: a printed page
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
 MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no other label can look like a system of the paper
 GREY, ORANGE = "#777777", "#EE7733"  # references; ours, whose variants are warm too
-WARM = ("#CC3311", "#DDAA33", "#EE99AA", "#994455", "#661100", "#BBAA88", "#FFB570", "#E0607E")
+WARM = ("#CC3311", "#DDAA33", "#EE99AA", "#994455", "#661100", "#BBAA88", "#FFB570", "#E0607E", "#8B5A2B", "#B03060", "#F4C430")
 RULES: dict[str, Any] = {
     "svg.hashsalt": "promptdsi",  # otherwise the names inside an SVG are random
     "svg.fonttype": "path",  # looks the same everywhere
@@ -58,11 +58,12 @@ class Look(NamedTuple):
 # References are grey, ours warm. The systems of the paper's figures keep their distance; any other label gets a look from its letters.
 REFERENCES = {
     **{"Warm rows, untrained": ">", "Rehearsal": "h", "Rehearsal, with all that best has": "d", "Joint": "x", "Multi": "8"},
-    **{"BM25": "1", "BM25 with train queries": "2", "Dense": "+"},
+    **{"BM25": "s", "BM25 with train queries": "D", "Dense": "+"},
 }
 OURS = {
     **{"best": "*", "best without fitted lengths": "o", "best without anchor": "s", "Stand-ins": "v", "best with stand-ins": "^"},
     **{"best, longer rows": "p", "best with S++ prompts": "D", "best with S++, small start": "P", "best with S++ and a null prompt": "X"},
+    **{"best, ten spans, sharper": "h", "best, ten spans": "<", "best, sharper": ">"},
 }
 KNOWN = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
 
@@ -80,6 +81,8 @@ def look_of(label: str) -> Look:
         return Look(PALETTE[place], MARKERS[place])
     if label in REFERENCES:
         return Look(GREY, REFERENCES[label])
+    if (kin := label.partition(", ")[0]) in KNOWN:  # a variant has the colour of what it varies
+        return Look(PALETTE[KNOWN.index(kin)], OTHER_MARKERS[len(label) % len(OTHER_MARKERS)])
     if label in OURS:
         return Look((ORANGE, *WARM)[list(OURS).index(label)], OURS[label])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)

@@ -111,6 +111,11 @@ class Finding:
         return compare(self.runs, other.runs, measure.statistic, measure.metric, measure.corpora(self.runs))
 
 
+def at_seeds(one: Finding, seeds: Sequence[int]) -> Finding:
+    """A finding with those of its runs that have one of these seeds."""
+    return Finding(one.point, tuple(record for record in one.records if record["cell"]["seed"] in seeds))
+
+
 def spread(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
@@ -177,8 +182,13 @@ def before(found: Iterable[Finding], metric: str) -> float | None:
 
 
 def before_in_words(found: Sequence[Finding]) -> Text:
-    said = [f"{metric} {100 * value:.1f}" for metric in ("Hits@1", "Hits@10", "MRR@10") if (value := before(found, metric)) is not None]
-    return Text(f"D0 before the first new corpus, where systems with rows begin: {', '.join(said) or 'not run yet'}.")
+    metrics = ("Hits@1", "Hits@10", "MRR@10")
+    said = [f"{metric} {100 * value:.1f}" for metric in metrics if (value := before(found, metric)) is not None]
+    text = f"D0 before the first new corpus, where systems with rows begin: {', '.join(said) or 'not run yet'}."
+    if said and (dense := named(found, "Dense")):
+        then = [f"{metric} {100 * float(dense.runs[0].entry(metric, 0, 0)[0]):.1f}" for metric in metrics]
+        text += f" Dense retrieval among the same documents, where nothing is learned: {', '.join(then)}."
+    return Text(text)
 
 
 def named(findings: Iterable[Finding], label: str) -> Finding | None:

@@ -132,7 +132,8 @@ def work_of(cell: dict[str, Any], sizes: dict[str, int]) -> float:
         return NO_TRAINING * everything / 3000 + everything * ANNOTATED * float(_option(method, params, "fit_epochs")) / FULL_SPEED
     is_d0, full = "method" not in cell, issubclass(kind, Sequential)
     documents = first if is_d0 else everything if method == "joint" else everything - first
-    queries = documents * (ANNOTATED + _option("rows", params, "pseudo_queries"))
+    more = _option(method, params, "add_pseudo_factor") if not is_d0 and "add_pseudo_factor" in options_of(method) else 1
+    queries = documents * (ANNOTATED + more * _option("rows", params, "pseudo_queries"))
     epochs = _option("rows", params, "fit_epochs") if is_d0 else _option(method, params, "add_epochs")
     backbone = 1.0 if _option("rows", params, "backbone") == "minilm" else LARGER
     return float(backbone * queries * max(1, epochs) / (FULL_SPEED if is_d0 or full else FROZEN_SPEED))

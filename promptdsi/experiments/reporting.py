@@ -105,7 +105,7 @@ def provenance(findings: Findings) -> list[str]:
             "of queries, the same draws for every system, so that differences are paired; where a system has several seeds it is their "
             "mean, and resamples draw seeds too (three are few); with one seed an interval is about that run",
             "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all, "
-            "except where two D0 checksums are given: then it was learned again from the same seed when the first was gone",
+            "except where several D0 checksums are given: then it was learned again from the same seed when the first was gone",
         ]
     return ["## Where this comes from", _list(points), *(_of_setting(findings, setting) for setting in experiment.settings)]
 
@@ -114,9 +114,10 @@ def _of_setting(findings: Findings, setting: Setting) -> str:
     records = findings.records(setting)
     if not records:
         return ""
-    split = findings.experiment.split
-    data = next((record["data"] for record in records if split in record["data"]["queries"]), records[0]["data"])
-    sums = data["queries"].get(split, [])
+    asked = findings.experiment.split
+    data = next((record["data"] for record in records if asked in record["data"]["queries"]), records[0]["data"])
+    split = asked if asked in data["queries"] else next(iter(data["queries"]))  # D0 alone is asked dev queries
+    sums = data["queries"][split]
     corpora = data["sizes"][: len(sums) or None]
     points = [
         f"stream {data['stream']}: `{json.dumps(setting.d0.stream, sort_keys=True)}`",
@@ -147,7 +148,7 @@ def _settings_of(findings: Findings, setting: Setting) -> list[str]:
 
 
 def d0_checksums(records: Sequence[dict[str, Any]]) -> list[str]:
-    """The D0 checkpoints cells began from: one, unless it was learned again on another machine."""
+    """The D0 checkpoints cells began from: one, unless it was learned again when it was gone."""
     return sorted({found[:12] for record in records if (found := record.get("d0_sha256") or record.get("sha256"))})
 
 

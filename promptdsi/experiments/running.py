@@ -21,7 +21,7 @@ from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
 from promptdsi.corpus.sources import Request, build_stream, source_of
 from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.experiments.cells import D0, Cell, Results, digest, pack
+from promptdsi.experiments.cells import D0, Cell, Results, digest, moved, pack
 from promptdsi.experiments.protocol import Protocol
 from promptdsi.experiments.written import FORMAT, D0Record, read_json
 from promptdsi.files import atomic_write, sha256_of
@@ -60,9 +60,20 @@ class Runner:
                 self.say(f"time is up; {len(cells) - number + 1} cells wait")
                 break
             self.say(f"cell {number} of {len(cells)}: {cell.label or cell.method}, seed {cell.seed} ({cell.file})")
-            self.results.write(cell.file, self.record(cell))
+            before, record = self.before(cell), self.record(cell)
+            if before is not None:
+                self.say(f"run again: {moved(before, record) or 'the recorded run was asked other queries'}")
+            self.results.write(cell.file, record)
             written.append(self.results.path(cell.file))
         return written
+
+    def before(self, cell: Cell) -> dict[str, Any] | None:
+        """What was recorded of a cell that is to be run again; None where that cannot be read."""
+        try:
+            return self.results.read(cell.file)
+        except DataError as error:
+            self.say(f"{error}; it is replaced")
+            return None
 
     def check(self, cells: Iterable[Cell]) -> None:
         """What a cell could miss hours later: the source of its stream, documents to search settings on."""
@@ -186,16 +197,15 @@ class Runner:
         return method, record["sha256"]
 
     def _compare(self, d0: D0, record: dict[str, Any]) -> None:
-        """A rebuilt checkpoint must rank as the recorded one did; on another processor a few ranks may differ, and it is said."""
+        """A rebuilt checkpoint must rank as the recorded one did; how many ranks differ is said."""
         before = self.results.read(d0.file)
         if before is None:
             return
-        if before["data"]["queries"]["dev"] != record["data"]["queries"]["dev"]:
+        found = moved(before, record)
+        if found is None:
             raise PromptDSIError(f"{self.results.path(d0.file)} was made from other data; move it away to start anew")
-        was, now = before["ranks"]["dev"]["0"][0], record["ranks"]["dev"]["0"][0]
-        moved = sum(one != other for one, other in zip(was, now, strict=True))
         same = "the same weights" if before["sha256"] == record["sha256"] else "other weights"
-        self.say(f"D0 was learned again: {same}; {moved} of {len(now)} dev ranks differ from the recorded ones")
+        self.say(f"D0 was learned again: {same}; {found}")
 
 
 def held_out(stream: Stream) -> tuple[Corpus, Corpus]:

@@ -14,24 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UP = on_new("Hits@10")
-NEAR = 9.0  # points around `best` that the lower panels show; of Hits@10 on D0, which moves less, five
-
-
-class Across(NamedTuple):
-    name: str
-    measure: Measure
-    near: float
-
-
-ACROSS = (Across("Hits@1", on_d0("Hits@1"), NEAR), Across("Hits@10", on_d0("Hits@10"), 5.0))
+NEAR, ROOM = 12.0, 1.0  # the lower panels show what is within so many points of `best`, and so much around it
+ACROSS = {"Hits@1": on_d0("Hits@1"), "Hits@10": on_d0("Hits@10")}
 
 
 class Spot(NamedTuple):
     across: Estimate
     up: Estimate
 
-    def near(self, other: Spot, across: float) -> bool:
-        return abs(self.across.value - other.across.value) < across / 100 and abs(self.up.value - other.up.value) < NEAR / 100
+    def near(self, other: Spot) -> bool:
+        return abs(self.across.value - other.across.value) < NEAR / 100 and abs(self.up.value - other.up.value) < NEAR / 100
 
 
 def draw(found: Sequence[Finding], chosen: Mapping[str, Any] | None = None) -> Figure:
@@ -45,19 +37,22 @@ def draw(found: Sequence[Finding], chosen: Mapping[str, Any] | None = None) -> F
         if one.records:
             systems.setdefault(one.point.system.label, []).append(one)
     figure, axes = panels(2, 2, height=7.2) if OURS in systems else panels(1, 2, height=3.9)
-    for column, (name, across, near) in enumerate(ACROSS):
+    for column, (name, across) in enumerate(ACROSS.items()):
         spots = {label: [_spot(one, across) for one in points] for label, points in systems.items()}
         for label, points in systems.items():
             _draw_system(axes[0, column], label, list(zip(points, spots[label], strict=True)), chosen)
         if OURS in systems:
             centre = _centre(systems[OURS], spots[OURS], (chosen or {}).get(OURS))
-            for label, points in systems.items():
-                here = [(one, spot) for one, spot in zip(points, spots[label], strict=True) if spot.near(centre, near)]
+            shown = {
+                label: [(one, spot) for one, spot in zip(points, spots[label], strict=True) if spot.near(centre)]
+                for label, points in systems.items()
+            }
+            for label, here in shown.items():
                 _draw_system(axes[1, column], label, here, chosen)
-            _around(axes[1, column], centre, near)
+            _around(axes[1, column], [spot for here in shown.values() for _, spot in here])
         for ax in axes[:, column]:
             _draw_before(ax, found, across)
-        axes[-1, column].set_xlabel(f"D0 {name} after the last corpus, %")
+            ax.set_xlabel(f"D0 {name} after the last corpus, %")
     for ax in axes[:, 0]:
         ax.set_ylabel("$A_T$ Hits@10 on new corpora, %")
     if OURS in systems:
@@ -112,6 +107,8 @@ def _draw_before(ax: Any, found: Sequence[Finding], across: Measure) -> None:
         ax.axvline(100 * value, color=GREY, linewidth=0.8, linestyle=":", label="D0 before")
 
 
-def _around(ax: Any, centre: Spot, across: float) -> None:
-    ax.set_xlim(100 * centre.across.value - across, min(100.0, 100 * centre.across.value + across))
-    ax.set_ylim(100 * centre.up.value - NEAR, min(100.0, 100 * centre.up.value + NEAR))
+def _around(ax: Any, spots: Sequence[Spot]) -> None:
+    """As much as these spots need: none of them lies outside, whatever its interval does."""
+    x, y = ([100 * value for value in values] for values in ([spot.across.value for spot in spots], [spot.up.value for spot in spots]))
+    ax.set_xlim(min(x) - ROOM, min(100.0, max(x) + ROOM))
+    ax.set_ylim(min(y) - ROOM, min(100.0, max(y) + ROOM))

@@ -100,6 +100,9 @@ class Corpora(BaseModel):
 class Step(BaseModel):
     documents: NonNegativeInt
     seconds: float
+    training_seconds: float = 0.0
+    training_queries: NonNegativeInt = 0
+    training_steps: NonNegativeInt = 0
 
 
 class Record(BaseModel):

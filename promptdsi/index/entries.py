@@ -18,7 +18,6 @@ from promptdsi.index.lists import get_list, put_list
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.rows import put_rows
 from promptdsi.index.store import Store
-from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 
@@ -56,9 +55,8 @@ def _probes(corpus: Corpus, number: int, seed: int) -> list[dict[str, Any]]:
 def _queries(corpus: Corpus, method: PromptDSI, *, first: bool) -> list[dict[str, Any]]:
     """The queries the corpus was learned from."""
     annotated = {(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))}
-    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed, annotated=first or method.new_corpus_queries == "gen+train")
     kinds = {True: "annotated", False: "pseudo"}
-    return [{"docid": one.docid, "text": one.text, "kind": kinds[tuple(one) in annotated]} for one in asked]
+    return [{"docid": one.docid, "text": one.text, "kind": kinds[tuple(one) in annotated]} for one in method.asked(corpus, new=not first)]
 
 
 def put_prompts(store: Store, before: dict[str, str], state: dict[str, Tensor]) -> dict[str, str]:

@@ -31,7 +31,6 @@ from promptdsi.index.rows import put_rows
 from promptdsi.index.snapshot import check_learned, ids_of, living_ids, method_of
 from promptdsi.index.store import WORK, Store
 from promptdsi.index.together import call_helpers
-from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
@@ -197,7 +196,7 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
     report = replace(report, dev_hits10=found, dev_queries=len(dev.judged), cut=method.cut_documents_)
     if report.fast:
         return report
-    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed)
+    asked = method.asked(corpus, new=len(method.model_.rows.blocks) > 1)
     rows = method.model_.rows
     with torch.no_grad():
         vectors = method.encode([one.text for one in asked], progress=progress)

@@ -10,7 +10,6 @@ import torch
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
-from promptdsi.learning.examples import asked_of
 from promptdsi.methods.promptdsi import PromptDSI
 
 CHARACTERS_PER_TOKEN = 4.5
@@ -78,8 +77,7 @@ def drift_json(drift: Drift | None) -> dict[str, float] | None:
 
 def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> Work:
     """Documents, queries, and about how long and how much memory: from the speed of a few texts, read now."""
-    annotated = first or method.new_corpus_queries == "gen+train"
-    asked = asked_of(corpus, pseudo=method.pseudo_queries, seed=method.seed, annotated=annotated) if train else []
+    asked = method.asked(corpus, new=not first) if train else []
     given = {pair.query.text for pair in corpus.pairs("train")}
     limit = method.document_tokens * method.document_windows
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]

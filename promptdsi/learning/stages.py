@@ -57,6 +57,13 @@ class Care(NamedTuple):
     weight: float = 1.0
 
 
+class Softmax(NamedTuple):
+    """What new rows are learned with: scores are multiplied by `scale`, over all seen rows or the new ones alone."""
+
+    scale: float
+    scope: str = "all_seen"
+
+
 def learn_everything(
     model: DSI,
     examples: Examples,
@@ -109,8 +116,8 @@ def learn_rows(
     rates: Rates,
     plan: Plan,
     care: Care,
+    softmax: Softmax,
     *,
-    scope: str = "all_seen",
     progress: Progress = silent,
 ) -> TrainingLog:
     """New rows only, on query vectors computed once. The old rows enter as one number per query, their log-sum-exp."""
@@ -120,16 +127,16 @@ def learn_rows(
     new = rows.blocks[-1]
     first_new = len(rows) - len(new)
     places = examples.targets.to(vectors.device) - first_new
-    if scope == "new_only":
+    if softmax.scope == "new_only":
         old = vectors.new_full((len(vectors),), -torch.inf)
     else:
-        old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=model.scale)  # (n,)
+        old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=softmax.scale)  # (n,)
     dead = torch.tensor(sorted(number - first_new for number in rows.dead if number >= first_new), dtype=torch.long, device=vectors.device)
-    replayed, strayed = _replayed(model, care, plan.seed), _strayed(new, care.anchor)
+    replayed, strayed = _replayed(model, care, softmax.scale, plan.seed), _strayed(new, care.anchor)
 
     def step(batch: Numbers) -> Tensor:
         chosen = torch.from_numpy(batch)
-        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=model.scale, dead=dead).mean()
+        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=softmax.scale, dead=dead).mean()
         return loss + replayed() + strayed()
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
@@ -144,8 +151,8 @@ def learn_prompts(
     rates: Rates,
     plan: Plan,
     care: Care,
+    softmax: Softmax,
     *,
-    scope: str,
     progress: Progress = silent,
 ) -> TrainingLog:
     """New rows and the strategy's open prompts and keys, from kept states of the frozen lower layers."""
@@ -153,14 +160,14 @@ def learn_prompts(
     device = device_of(model)
     targets = examples.targets.to(device)
     new = model.rows.blocks[-1]
-    replayed, strayed = _replayed(model, care, plan.seed), _strayed(new, care.anchor)
+    replayed, strayed = _replayed(model, care, softmax.scale, plan.seed), _strayed(new, care.anchor)
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
         chosen = torch.from_numpy(batch)
         with autocast(device):
             encoded: Encoded = model(tokens, entering=kept.batch(batch.tolist(), tokens), query=kept.query[chosen])
-        loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=model.scale, scope=scope).mean()
+        loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=softmax.scale, scope=softmax.scope).mean()
         return loss + encoded.selection.loss + replayed() + strayed()
 
     prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
@@ -209,7 +216,7 @@ def _strayed(rows: Tensor, anchor: float) -> Callable[[], Tensor]:
     return lambda: anchor * (unit(rows) - start).square().sum(1).mean()
 
 
-def _replayed(model: DSI, care: Care, seed: int) -> Callable[[], Tensor]:
+def _replayed(model: DSI, care: Care, scale: float, seed: int) -> Callable[[], Tensor]:
     """The loss on what stands for old queries, drawn anew each step."""
     replay = care.replay
     if replay is None or not care.drawn:
@@ -218,6 +225,6 @@ def _replayed(model: DSI, care: Care, seed: int) -> Callable[[], Tensor]:
 
     def loss() -> Tensor:
         points, old = replay.draw(model.rows, care.drawn, generator)
-        return care.weight * cross_entropy(points, model.rows, old, scale=model.scale).mean()
+        return care.weight * cross_entropy(points, model.rows, old, scale=scale).mean()
 
     return loss

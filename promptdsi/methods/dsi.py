@@ -202,7 +202,11 @@ class DSIMethod(NeuralMethod):
     def asked(self, corpus: Corpus, *, new: bool = False) -> list[Asked]:
         """The queries a corpus is learned from; of a new one perhaps without the annotated queries."""
         annotated = not new or self.new_corpus_queries == "gen+train"
-        return asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
+        return asked_of(corpus, pseudo=self.pseudo_of_each(new=new), seed=self.seed, annotated=annotated)
+
+    def pseudo_of_each(self, *, new: bool) -> int:
+        """Pseudo-queries of each document, at most."""
+        return self.pseudo_queries
 
     def examples(self, asked: Sequence[Asked]) -> Examples:
         return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.max_tokens)

@@ -20,7 +20,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.learning.encoding import keep_states, selection_vectors
 from promptdsi.learning.lengths import fitted_lengths
-from promptdsi.learning.stages import Care, Rates, learn_prompts, learn_rows
+from promptdsi.learning.stages import Care, Rates, Softmax, learn_prompts, learn_rows
 from promptdsi.learning.standins import find_stand_ins
 from promptdsi.learning.topics import ENGINES, Topics, mine_topics
 from promptdsi.learning.training import Plan, TrainingLog
@@ -64,6 +64,8 @@ class PromptDSI(DSIMethod):
         "stand_ins": 0,
         "add_lr": 0.0,
         "add_row_lr": 0.0,
+        "add_pseudo_factor": 0,
+        "add_sharpness": 1e-6,
         "new_row_length": 0.0,
         "row_anchor": 0.0,
     }
@@ -78,6 +80,8 @@ class PromptDSI(DSIMethod):
     add_lr: float = 1e-4
     add_row_lr: float = 1e-4
     add_schedule: str = "epochs"
+    add_pseudo_factor: int = 1  # times pseudo_queries, of each new document
+    add_sharpness: float = 1.0  # times scale, in the softmax new corpora are learned with
     hold_row_length: bool = False
     row_lengths: str = "mean"  # of D0's rows; or fitted, what a row of D0 with such neighbours has
     new_row_length: float = 1.0  # times that
@@ -140,12 +144,15 @@ class PromptDSI(DSIMethod):
         examples = self.examples(self.asked(corpus, new=True))
         rates = Rates(0.0, self.add_row_lr, self.add_lr, 0.0, self.row_decay)
         plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
-        care, scope = self.care(), self.softmax_scope
+        softmax = Softmax(self.scale * self.add_sharpness, self.softmax_scope)
         if self.prompts == "none":
-            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
+            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.care(), softmax, progress=progress)
         kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
         self.model_.strategy.begin_corpus(kept.query)
-        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, care, scope=scope, progress=progress)
+        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, self.care(), softmax, progress=progress)
+
+    def pseudo_of_each(self, *, new: bool) -> int:
+        return self.pseudo_queries * (self.add_pseudo_factor if new else 1)
 
     def care(self) -> Care:
         """What keeps the old found while the newest rows learn."""

@@ -5,33 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from promptdsi.evaluation.continual import Compared
 from promptdsi.experiments import choosing, tradeoff
-from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Plot, before_in_words, on_d0, on_new
+from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Plot, Text, before_in_words, on_d0, on_new
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.reports.main import comparison
-from promptdsi.experiments.tables import Column, Entry, Line, Table, between, line, signed
+from promptdsi.experiments.tables import Column, Entry, Line, Table, between, line, plain, signed
 
 NAME = "frontier"
 KEPT, KEPT_TEN, NEW, NEW_ONE = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"), on_new("Hits@1")
+BOUNDS = ("Rehearsal", "Rehearsal, with all that best has")
 DIFFERENCES = (("A_T H@10", NEW), ("A_T H@1", NEW_ONE), ("D0 H@1", KEPT), ("D0 H@10", KEPT_TEN))
 
 
 def parts(findings: Findings) -> Iterator[Part]:
     if len(list(findings.settings())) > 1:
         yield Heading("All streams")
+        yield from _asked_and_found(findings)
         for label in (choosing.OURS, choosing.LONGER):
             yield from (table for name, measure in DIFFERENCES if (table := _summary(findings, label, name, measure)).lines)
     for setting, found in findings.settings():
         yield Heading(setting.label)
         caption = (
             f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals; above all systems, below those around "
-            "“best”, once it has run; the dotted line is D0 before anything was added"
+            "“best”; the dotted line is D0 before anything was added"
         )
         yield Plot(setting.name, caption, partial(tradeoff.draw, found))
         yield _scores(setting, found)
         yield before_in_words(found)
         for ours in (one for one in found if one.point.system.label in (choosing.OURS, choosing.LONGER) and one.records):
             yield _against(setting, ours, found)
+
+
+def _asked_and_found(findings: Findings) -> Iterator[Part]:
+    """Whether ours is better on new corpora than each system it is up against, what it keeps of D0 beside them, and the bound."""
+    for label in (choosing.OURS, choosing.LONGER):
+        said = []
+        for setting, found in findings.settings():
+            ours = next((one for one in found if one.records and one.point.system.label == label), None)
+            rivals = [one for one in found if ours and one.records and not one.reference and one.group != ours.group]
+            if ours and rivals:
+                new, kept = ([(one, ours.against(one, measure)) for one in rivals] for measure in (NEW, KEPT))
+                said.append(f"- {setting.label}: A_T H@10 {_sorted_out(new)}. D0 H@1 {_sorted_out(kept)}.")
+            said += [_bound(ours, one) for one in found if ours and one.records and one.point.system.label in BOUNDS]
+        if said:
+            yield Text(f"“{label}” against every continual system that ran there, by paired intervals over queries:\n\n" + "\n".join(said))
+
+
+def _sorted_out(compared: Sequence[tuple[Finding, Compared | None]]) -> str:
+    """Who is behind, who is ahead, and against whom nothing is shown."""
+    groups = (("better", "better than"), ("worse", "worse than"), ("no difference shown", "no difference shown to"))
+    names = {
+        verdict: [plain(one.point.system.label) for one, each in compared if each and each.verdict == verdict] for verdict, _ in groups
+    }
+    return "; ".join(f"{words} {', '.join(names[verdict])}" for verdict, words in groups if names[verdict])
+
+
+def _bound(ours: Finding, other: Finding) -> str:
+    """How far ours is from a system that may read every old query."""
+    both = [(name, ours.against(other, measure)) for name, measure in DIFFERENCES if measure in (NEW, KEPT)]
+    said = [f"{name} {signed(one.difference.value)} ({between(one.difference, sign=True)})" for name, one in both if one]
+    return f"  - minus “{plain(other.point.system.label)}”, which is forbidden: {', '.join(said)}"
 
 
 def _summary(findings: Findings, label: str, name: str, measure: Measure) -> Table:

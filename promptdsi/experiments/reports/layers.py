@@ -32,7 +32,7 @@ def parts(findings: Findings) -> Iterator[Part]:
         if any(layers_of(one) and one.records for one in found):
             yield Plot(
                 setting.name,
-                f"{setting.label}: prompts at one layer; dashed: the reference; bars: 95 % intervals over queries",
+                f"{setting.label}: prompts at one layer; dashed: systems without prompts; bars and bands: 95 % intervals over queries",
                 partial(_draw, found),
             )
         yield _single(setting, found)
@@ -83,7 +83,7 @@ def _single(setting: Setting, found: Sequence[Finding]) -> Table:
     lines: list[Line] = []
     for label, tried in by_system(found).items():
         lines += [line(_name(one), *_scores(one), group=label) for one in tried if len(layers_of(one)) == 1]
-    lines += [line(one.label, *_scores(one), group="Reference", ranked=False) for one in found if not layers_of(one)]
+    lines += [line(one.label, *_scores(one), group="No prompts", ranked=False) for one in found if not layers_of(one)]
     columns = [Column("layer", left=True), Column("H@10", "D0", "up"), Column(LOST.name, "D0", "down")]
     columns += [Column("H@10", "A_T", "up"), Column("M@10", "A_T", "up")]
     return Table(f"{setting.label}: one prompted layer, in per cent", columns, lines)
@@ -126,8 +126,10 @@ def _draw(found: Sequence[Finding]) -> Figure:
             aside = (place - (len(groups) - 1) / 2) * 0.12
             draw_line(ax, [layer + aside for layer, _ in known], [each for _, each in known], label, look_of(label))
         for one in found:
-            if not layers_of(one) and (value := one.value(measure)) is not None:
-                ax.axhline(100 * value, color=GREY, linestyle="--", label=one.label)
+            if not layers_of(one) and (found_there := one.estimate(measure)) is not None:
+                look = look_of(one.label)
+                ax.axhspan(100 * found_there.low, 100 * found_there.high, color=look.colour, alpha=0.12, linewidth=0)
+                ax.axhline(100 * found_there.value, color=look.colour, linestyle="--", label=one.label)
         ax.set_xticks(sorted({layers_of(one)[0] for one in found if layers_of(one)}))
         ax.set_xlabel("prompted layer")
         ax.set_title(title)
@@ -137,8 +139,9 @@ def _draw(found: Sequence[Finding]) -> Figure:
 
 
 def _draw_windows(found: Sequence[Finding]) -> Figure:
-    figure, axes = panels(1, 2, height=2.6)
-    for ax, measure, title in ((axes[0, 0], D0, "D0"), (axes[0, 1], NEW, "new corpora, $A_T$")):
+    figure, axes = panels(1, 3, height=2.6)
+    shown = ((D0, "D0, Hits@10"), (NEW, "new corpora, $A_T$ Hits@10"), (NEW_MRR, "new corpora, $A_T$ MRR@10"))
+    for ax, (measure, title) in zip(axes[0], shown, strict=True):
         for label, tried in by_system(found).items():
             base = next((one for one in tried if layers_of(one) == [1]), None)
             for width in sorted({len(layers_of(one)) for one in tried} - {1}):
@@ -152,6 +155,6 @@ def _draw_windows(found: Sequence[Finding]) -> Figure:
         ax.set_xticks(sorted({layers_of(one)[0] for one in found if len(layers_of(one)) > 1}))
         ax.set_xlabel("first prompted layer")
         ax.set_title(title)
-    axes[0, 0].set_ylabel("change in Hits@10, points")
+    axes[0, 0].set_ylabel("change, points")
     legend_below(figure, axes[0, 0])
     return figure

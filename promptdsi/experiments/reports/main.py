@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from promptdsi.evaluation.continual import Compared
-from promptdsi.experiments.expectations import CONTROL, expectations
+from promptdsi.experiments.expectations import CONTROL, LOST, expectations
 from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Text, before_in_words, named, on_d0, on_new, total
 from promptdsi.experiments.plan import Setting
 from promptdsi.experiments.published import published
@@ -23,6 +24,7 @@ def parts(findings: Findings) -> Iterator[Part]:
         yield _main(setting, found)
         yield before_in_words(found)
         yield _full(setting, found)
+        yield _step_by_step(setting, found)
         yield _intervals(setting, found)
         yield from _against_control(setting, found)
         yield from _expected(found)
@@ -60,13 +62,32 @@ def _full(setting: Setting, found: Sequence[Finding]) -> Table:
         seconds, steps = one.each(lambda record: total(record, "seconds")), one.each(lambda record: total(record, "training_steps"))
         speed = one.each(lambda record: record["queries_per_second"])
         cost = [None if number is None else f"{number:,.0f}" for number in (seconds, steps, speed)]
-        lines.append(line(one.label, *_scores(one, REST), *cost, str(len(one.records)), group=one.group, ranked=not one.reference))
-    columns = [SYSTEM, *_columns(REST), *(Column(title) for title in ("s of all adds", "training steps", "queries/s at search", "seeds"))]
+        shown = [one.label, one.score(LOST), *_scores(one, REST), *cost, str(len(one.records))]
+        lines.append(line(*shown, group=one.group, ranked=not one.reference))
+    costs = ("s of all adds", "training steps", "queries/s at search", "seeds")
+    columns = [SYSTEM, Column("lost H@10", "D0", "down"), *_columns(REST), *(Column(title) for title in costs)]
     return Table(
         f"{setting.label}: further metrics, and cost on the machine that ran the cells beside other work (good to about half)",
         columns,
         lines,
     )
+
+
+def _step_by_step(setting: Setting, found: Sequence[Finding]) -> Table:
+    """What every corpus cost: seconds, and of the training in it queries per second."""
+    corpora = max((len(one.records[0]["steps"]) for one in found if one.records), default=0)
+    lines = []
+    for one in found:
+        steps = one.records[0]["steps"] if one.records else []
+        shown = [f"{step['seconds']:,.1f}{_rate(step)}" for step in steps]
+        lines.append(line(one.label, *shown, *[None] * (corpora - len(shown)), group=one.group))
+    title = "seconds to learn each corpus, first seed; in brackets queries per second of training (Multi and Joint learn all at once)"
+    return Table(f"{setting.label}: {title}", [SYSTEM, *(Column(f"D{number}") for number in range(1, corpora + 1))], lines)
+
+
+def _rate(step: dict[str, Any]) -> str:
+    seconds = step.get("training_seconds", 0.0)
+    return f" ({step.get('training_queries', 0) / seconds:,.0f})" if seconds else ""
 
 
 def _intervals(setting: Setting, found: Sequence[Finding]) -> Table:

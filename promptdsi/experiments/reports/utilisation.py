@@ -44,6 +44,11 @@ def parts(findings: Findings) -> Iterator[Part]:
     )
 
 
+def as_in_the_paper(found: Sequence[Finding]) -> list[Finding]:
+    """Pools without options of ours."""
+    return [one for one in found if not one.point.system.params.get("prompt_options")]
+
+
 def counts_of(record: dict[str, Any]) -> NDArray[np.float64]:
     """How often each corpus's queries chose each prompt: (corpora, M)."""
     return np.array(record["chosen"]["test"], dtype=np.float64)
@@ -96,5 +101,5 @@ def _draw(chosen: Sequence[Finding]) -> Figure:
             ax.set_xticks([1, len(order)] if len(order) > 10 else range(1, len(order) + 1))
             ax.set_title(f"D{corpus}" if not down else "")
             ax.set_xlabel("prompt" if down == len(chosen) - 1 else "")
-            ax.set_ylabel(f"{one.label}: queries, %" if not corpus else "")
+            ax.set_ylabel(f"{one.label.replace(', ', chr(10))}\nqueries, %" if not corpus else "")
     return figure
