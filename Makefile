@@ -4,14 +4,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help demo browser test check format docs screenshots bench results soak clean bench-check
+.PHONY: help demo browser test check format docs screenshots bench results results-again soak clean bench-check
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
 	@echo "make test     all tests, with coverage"
 	@echo "make check    format, lint, types, generated docs, tests"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
-	@echo "make results  run the experiments     -> docs/results"
+	@echo "make results  run the experiments     -> docs/results;  make results-again: some cells once more, compared"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
 	@echo "make docs     rewrite the generated docs;  make screenshots;  make format;  make clean"
 
@@ -93,6 +93,9 @@ results: .venv/dev
 	$(BIN)/promptdsi bench run experiments/frontier.toml $(BENCH)
 	$(BIN)/promptdsi bench report experiments/frontier.toml $(BENCH)
 	$(BIN)/python tools/build_reproduction.py
+
+results-again: .venv/dev
+	$(BIN)/python tools/results_again.py
 
 soak: .venv/dev
 	$(BIN)/python tools/soak_readers.py

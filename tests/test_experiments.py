@@ -52,6 +52,33 @@ def test_a_run_writes_one_file_per_cell_and_goes_on_where_it_stopped(folder: Pat
     assert Runner(results, offline=True).run(cells[:1], fresh=True, until=0.0) == []
 
 
+def test_a_cell_run_again_is_compared_with_the_recorded_one(folder: Path, results: Results) -> None:
+    cell = read_experiment(folder / "both.toml", "small").cells[0]
+    said: list[str] = []
+    runner = Runner(results, offline=True, say=said.append)
+    runner.run([cell])
+    runner.run([cell], fresh=True)
+    assert said[-1].startswith("run again: 0 of ")
+    record = results.read(cell.file)
+    assert record is not None
+    record["ranks"]["test"]["0"][0][0] += 3
+    results.write(cell.file, record)
+    runner.run([cell], fresh=True)
+    asked = sum(len(corpus) for step in record["ranks"]["test"].values() for corpus in step)
+    assert said[-1] == f"run again: 1 of {asked:,} ranks differ from the recorded ones"
+    record["ranks"]["dev"], record["data"]["queries"]["dev"] = record["ranks"]["test"], record["data"]["queries"]["test"]
+    results.write(cell.file, record)  # as early cells were: asked dev queries too
+    runner.run([cell], fresh=True)
+    assert said[-1] == f"run again: 1 of {asked:,} ranks differ from the recorded ones"
+    record["data"]["queries"]["test"][0] = "other"
+    results.write(cell.file, record)
+    runner.run([cell], fresh=True)
+    assert said[-1] == "run again: the recorded run was asked other queries"
+    results.path(cell.file).write_text("{")  # what cannot be read is replaced, not compared
+    runner.run([cell], fresh=True)
+    assert said[-1].endswith("; it is replaced") and results.read(cell.file) is not None
+
+
 def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results, backbone: str) -> None:
     experiment = read_experiment(folder / "both.toml", "small")
     cell = next(cell for cell in experiment.cells if cell.label == "IncDSI")

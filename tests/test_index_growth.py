@@ -54,6 +54,13 @@ def test_adding_what_is_there_does_no_work_and_other_content_is_refused(place: P
     assert index.add(again, update=True).updated == 1  # metadata is content too
 
 
+def test_queries_are_counted_as_they_were_learned(tmp_path: Path, corpora: list[Corpus], backbone: str) -> None:
+    index = small.create(tmp_path / "index", corpora[0], backbone, new_corpus_queries="gen", add_pseudo_factor=3)
+    first = index.report
+    assert first is not None and first.queries == len(corpora[0].pairs("train", kinds=("annotated",))) + len(corpora[0])
+    assert index.add(corpora[1]).queries == 3 * len(corpora[1])  # one span of each document of D0, three of a new one
+
+
 def test_a_deleted_docid_may_be_added_again(place: Path, corpora: list[Corpus]) -> None:
     index = Index.open(place, device="cpu")
     victim = corpora[0].documents[0]

@@ -11,7 +11,7 @@ import torch
 
 from promptdsi import Corpus
 from promptdsi.learning.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
-from promptdsi.learning.stages import Care, Rates, learn_rows
+from promptdsi.learning.stages import Care, Rates, Softmax, learn_rows
 from promptdsi.learning.training import Plan
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows import RowsOnly
@@ -66,7 +66,7 @@ def learned(care: Care, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor
     model = tiny.begun("none", scale=2.0)
     new = model.rows.blocks[-1]
     before = new.detach().clone()
-    learn_rows(model, examples(5, 6, 5, 6, 5), TOKENIZER, Rates(0.0, lr, 0.0, 0.0, 0.0), Plan(20, 2), care)
+    learn_rows(model, examples(5, 6, 5, 6, 5), TOKENIZER, Rates(0.0, lr, 0.0, 0.0, 0.0), Plan(20, 2), care, Softmax(model.scale))
     return before, new.detach()
 
 

@@ -177,6 +177,23 @@ def test_topic_keys_come_from_the_queries_of_each_topics_documents(quick: dict[s
     assert loaded.topics_ is not None and loaded.topics_.words == method.topics_.words
 
 
+def test_new_documents_may_bring_more_pseudo_queries(quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[tuple[int, stages.Softmax]] = []
+    rows = stages.learn_rows
+
+    def watched(model: Any, examples: Any, *rest: Any, **options: Any) -> Any:
+        learned.append((len(examples.ids), rest[4]))
+        return rows(model, examples, *rest, **options)
+
+    monkeypatch.setattr("promptdsi.methods.promptdsi.learn_rows", watched)
+    method = made(quick, "none", pseudo_queries=2, add_pseudo_factor=3, add_sharpness=1.5, scale=8.0, new_corpus_queries="gen")
+    method.fit(stream[0]).add(stream[1])
+    annotated = len(stream[0].pairs("train", kinds=("annotated",)))
+    assert len(method.asked(stream[0])) == annotated + 2 * len(stream[0])
+    assert learned == [(6 * len(stream[1]), stages.Softmax(12.0))]
+    assert method.model_.scale == 8.0  # search scores as before
+
+
 def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]) -> None:
     method = made(quick, "none").fit(stream[0])
     queries, docids = asked(stream[0])

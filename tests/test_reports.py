@@ -15,7 +15,7 @@ from promptdsi.discovery import modules_of
 from promptdsi.errors import PromptDSIError
 from promptdsi.experiments import reports
 from promptdsi.experiments.cells import D0, Cell, Results, matrix_of
-from promptdsi.experiments.findings import gather, on_new
+from promptdsi.experiments.findings import gather, on_d0, on_new
 from promptdsi.experiments.hours import cell_guess, expected, measured, work_of
 from promptdsi.experiments.plan import Experiment, read_experiment
 from promptdsi.experiments.reporting import markdown, write_report
@@ -109,7 +109,7 @@ def record_of(cell: Cell) -> dict[str, Any]:
     prompts = cell.params.get("prompts", "s++") if cell.method == "promptdsi" else ""
     pool = {"l2p": 5, "s++": 5, "topic": 12}.get(prompts)
     made = {"promptdsi": "0", "code": "c0de" if cell.seed else "beef", "python": "3", "torch": "2", "transformers": "5"}
-    steps = [{"corpus": "d", "documents": 9, "seconds": 60.0, "training_seconds": 10.0 + 10 * ("selection" in cell.params)}] * last
+    steps = [{"corpus": "d", "documents": 9, "seconds": 60.0, "training_seconds": 10.0, "training_queries": 2500}] * last
     words = [[f"word{topic}{i}" for i in range(6)] for topic in range(12)]
     topics = {"words": words, "weights": [[6.0 - i for i in range(6)]] * 12, "counts": [9] * 11 + [20], "examples": [["who | asks?"]] * 12}
     return {
@@ -224,6 +224,7 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
     assert "IncDSI keeps D0" in text and "Multi is best on new corpora among systems with rows, Joint and Rehearsal apart: **" in text
     assert "better on new corpora than BM25, which learns nothing: **" in text and "D0 before the first new corpus" in text
     assert cells_of(text, "MiniLM: published figures (BERT, NQ320k)")["L2P"][0::2] == ["86.1", "71.2", "90.8", "73.2"]
+    assert cells_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["60.0 (250)", "60.0 (250)"]
 
 
 def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], Results]) -> None:
@@ -238,11 +239,20 @@ def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment],
     assert bare(table["IncDSI"][1].split(" (")[0]) == pytest.approx(100 * forgot, abs=0.051)
 
 
+def test_passes_are_compared_at_the_seeds_both_have(made: tuple[dict[str, Experiment], Results]) -> None:
+    experiments, results = made
+    one, two = ([cell for cell in experiments["passes"].cells if cell.label == label] for label in ("L2P", "L2P, two passes"))
+    assert len(one) > len(two) == 1 and one[0].seed == two[0].seed
+    ends = [matrix_of(results.read(cell.file) or {}, "test").average("Hits@10")[0] for cell in (one[0], two[0])]
+    shown = cells_of(written(made, "passes"), "MiniLM: differences")
+    assert bare(shown["A_T H@10"][0]) == pytest.approx(100 * (ends[0] - ends[1]), abs=0.051)
+
+
 def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], Results]) -> None:
     sizes = cells_of(written(made, "datasets"), "MiniLM: sizes of stream made")
     assert sizes["total"] == ["303", "21", "95", "95", "0"] and sizes["tune"][0] == "5"
     passes = cells_of(written(made, "passes"), "MiniLM: one pass and two")
-    assert passes["L2P"][-2:] == ["2.00×", "1.00×"]  # two passes train 20 s a step, one 10 s; both search alike
+    assert passes["L2P"][-1] == passes["L2P, two passes"][-1] == "0"  # the seed both have
     used = written(made, "utilisation")
     assert "Prompts are not chosen one by one: CODA." in used
     assert "word110, word111" in written(made, "topics") and "who \\| asks?" in written(made, "topics")
@@ -275,6 +285,12 @@ def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tup
     found = ours.against(theirs, on_new("Hits@10"))
     assert found is not None and table["S++"][0].startswith(f"{signed(found.difference.value)} (")
     assert table["S++"][1] == "–"  # the other stream runs `best` alone
+    said = next(line for line in text.splitlines() if line.startswith(f"- {findings.experiment.settings[0].label}: A_T H@10"))
+    new, kept = said.split(". D0 H@1 ")
+    words = {"better": "better than", "worse": "worse than", "no difference shown": "no difference shown to"}
+    for part, measure in ((new, on_new("Hits@10")), (kept, on_d0("Hits@1"))):
+        compared = first["best 0.9"].against(theirs, measure)
+        assert compared is not None and re.search(rf"{words[compared.verdict]} [^;]*S\+\+", part)
     assert "best, longer rows" not in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from test_reports import record_of
 from promptdsi.discovery import modules_of
 from promptdsi.evaluation.continual import Estimate
 from promptdsi.experiments import reports
-from promptdsi.experiments.cells import Results
+from promptdsi.experiments.cells import Results, matrix_of
 from promptdsi.experiments.findings import gather
 from promptdsi.experiments.plan import read_experiment
 from promptdsi.experiments.reporting import markdown
@@ -118,3 +119,17 @@ def test_committed_reports_are_what_the_committed_cells_give(experiment: str) ->
     (said, figures), (says, again) = figures_of((results.folder / f"squadx/{experiment}.md").read_text("utf-8")), figures_of(now)
     assert says == said, f"docs/results/squadx/{experiment}.md is stale: promptdsi bench report writes it anew"
     assert again == pytest.approx(figures, abs=0.11)
+
+
+def test_cells_run_again_gave_the_committed_figures() -> None:
+    """docs/results/again.md speaks of cells as they are committed, and of what another run of them gave."""
+    results = Results(ROOT / "docs/results")
+    rows = json.loads((results.folder / "again.json").read_text("utf-8"))["rows"]
+    assert len(rows) >= 2
+    for row in rows:
+        record = results.read(row["cell"])
+        assert record is not None and record["versions"]["code"] == row["code then"], f"{row['cell']} was run since: make results-again"
+        matrix = matrix_of(record, record["cell"].get("split", "test"))
+        for figure, name in ((matrix.on_d0("Hits@1"), "D0 H@1"), (matrix.average("Hits@10"), "A_T H@10")):
+            assert 100 * figure[0] == pytest.approx(row[name], abs=1e-3)
+            assert row[f"{name} again"] == pytest.approx(row[name], abs=0.5), f"{row['cell']}: other figures when run again"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from promptdsi.learning import stages
 from promptdsi.learning.encoding import Known, clock, keep_states, knowing, query_vectors
 from promptdsi.learning.examples import Examples
-from promptdsi.learning.stages import Care, Rates, learn_everything, learn_prompts, learn_rows
+from promptdsi.learning.stages import Care, Rates, Softmax, learn_everything, learn_prompts, learn_rows
 from promptdsi.learning.standins import find_stand_ins
 from promptdsi.learning.training import Group, Plan, TrainingLog, train
 from promptdsi.model.dsi import DSI
@@ -44,9 +44,9 @@ def examples(*targets: int) -> Examples:
     return Examples(TOKENIZER.encode(TEXTS, max_tokens=16).ids, torch.tensor(targets))
 
 
-def plain(vectors: Tensor, model: DSI, targets: Tensor, first: int = 0) -> Tensor:
+def plain(vectors: Tensor, model: DSI, targets: Tensor, scale: float, first: int = 0) -> Tensor:
     rows = torch.cat([block.detach() for block in model.rows.blocks])[first:]
-    return nn.functional.cross_entropy(model.scale * vectors @ rows.T, targets - first)
+    return nn.functional.cross_entropy(scale * vectors @ rows.T, targets - first)
 
 
 @pytest.mark.parametrize("name", ["l2p", "s++", "coda", "topic"])
@@ -57,10 +57,10 @@ def test_a_step_with_prompts(name: str, scope: str, monkeypatch: pytest.MonkeyPa
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
     kept = keep_states(model, data.ids, TOKENIZER)
-    learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1), Care(), scope=scope)
+    learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1), Care(), Softmax(4.5, scope))
     model.train()
     encoded = model(TOKENIZER.pad(data.ids))
-    expected = plain(encoded.vectors, model, data.targets, 5 if scope == "new_only" else 0) + encoded.selection.loss
+    expected = plain(encoded.vectors, model, data.targets, 4.5, 5 if scope == "new_only" else 0) + encoded.selection.loss
     torch.testing.assert_close(captured.loss, expected, **CLOSE)
     prompts, rows = captured.groups
     assert (prompts.lr, prompts.decay, prompts.lazy) == (0.03, 0.0, True)
@@ -76,7 +76,7 @@ def test_dropout_is_on_while_prompts_learn(monkeypatch: pytest.MonkeyPatch) -> N
     model = tiny.begun("s++", encoder_changes={"dropout": 0.5})
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
-    learn_prompts(model, data, keep_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), Care(), scope="all_seen")
+    learn_prompts(model, data, keep_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), Care(), Softmax(model.scale))
     model.train()
     assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 
@@ -87,8 +87,8 @@ def test_a_step_on_rows_alone(scope: str, monkeypatch: pytest.MonkeyPatch) -> No
     model.rows.delete(["b", "m1"])
     captured = Captured(monkeypatch)
     data = examples(5, 5, 5, 5, 5)
-    learn_rows(model, data, TOKENIZER, RATES, Plan(1), Care(), scope=scope)
-    scores = 3.0 * model.unprompted(TOKENIZER.pad(data.ids)) @ torch.cat([block.detach() for block in model.rows.blocks]).T
+    learn_rows(model, data, TOKENIZER, RATES, Plan(1), Care(), Softmax(4.5, scope))
+    scores = 4.5 * model.unprompted(TOKENIZER.pad(data.ids)) @ torch.cat([block.detach() for block in model.rows.blocks]).T
     scores[:, [1, 6]] = -torch.inf  # deleted rows are in no softmax, old or new
     if scope == "new_only":
         scores[:, :5] = -torch.inf
@@ -105,16 +105,16 @@ def test_stand_ins_add_their_own_loss(name: str, monkeypatch: pytest.MonkeyPatch
     losses = []
     for care in (Care(), Care(replay=find_stand_ins(model.rows), drawn=8, weight=0.5)):
         if name == "none":
-            learn_rows(model, data, TOKENIZER, RATES, Plan(1, seed=4), care)
+            learn_rows(model, data, TOKENIZER, RATES, Plan(1, seed=4), care, Softmax(4.5))
         else:
             kept = keep_states(model, data.ids, TOKENIZER)
-            learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1, seed=4), care, scope="all_seen")
+            learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1, seed=4), care, Softmax(4.5))
         losses.append(captured.loss.detach())
     places = find_stand_ins(model.rows)
     assert places is not None
     points, old = places.draw(model.rows, 8, torch.Generator().manual_seed(4))
     assert (old < 5).all()
-    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(points, model, old), **CLOSE)
+    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(points, model, old, 4.5), **CLOSE)
 
 
 def test_stand_ins_are_never_of_deleted_rows_even_if_few_are_left() -> None:
@@ -143,7 +143,7 @@ def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> N
     captured = Captured(monkeypatch)
     data = examples(0, 1, 2, 0, 1)
     learn_everything(model, data, TOKENIZER, RATES, Plan(1))
-    torch.testing.assert_close(captured.loss, plain(model.unprompted(TOKENIZER.pad(data.ids)), model, data.targets), **CLOSE)
+    torch.testing.assert_close(captured.loss, plain(model.unprompted(TOKENIZER.pad(data.ids)), model, data.targets, 2.0), **CLOSE)
     encoder, rows = captured.groups
     assert (encoder.lr, encoder.decay, rows.lr, rows.decay) == (0.01, 0.4, 0.02, 0.5)
     assert len(encoder.named) == len(list(model.encoder.parameters()))

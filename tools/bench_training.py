@@ -28,7 +28,7 @@ from promptdsi.learning.batches import bucketed
 from promptdsi.learning.encoding import keep_states
 from promptdsi.learning.examples import Asked, Examples, asked_of, tokenised
 from promptdsi.learning.objectives import cross_entropy
-from promptdsi.learning.stages import Rates, learn_rows
+from promptdsi.learning.stages import Rates, Softmax, learn_rows
 from promptdsi.learning.training import Plan
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
@@ -157,7 +157,7 @@ def rows_only(rows: int) -> float:
     rates = Rates(0.0, method.add_row_lr, 0.0, 0.0, method.row_decay)
     plan = Plan(method.add_epochs, method.batch_size, method.add_schedule, 0)
     started = time.perf_counter()
-    learn_rows(model, examples, method.tokenizer_, rates, plan, method.care())
+    learn_rows(model, examples, method.tokenizer_, rates, plan, method.care(), Softmax(model.scale))
     return time.perf_counter() - started
 
 

@@ -1,29 +1,28 @@
-"""What the paper claims, as differences that can be judged: each table and figure by the rules docs/REPRODUCTION.md states.
+"""What the paper claims of each table and figure, as differences that can be judged (judging.py).
 
 A difference is turned so that positive is what the paper says, and has a 95 % interval over queries.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from judging import FAILS, HOLDS, NOT_RUN, SHOWN, VERIFIED, Claim, Gap, arithmetic, gaps, judged, turned
 
-from promptdsi.evaluation.continual import ROUNDING, Estimate, Figures, Matrix, estimate, over_seeds
+from promptdsi.evaluation.continual import Figures, Matrix, estimate, over_seeds
 from promptdsi.experiments.expectations import AMONG, CONTROL, D0, KEPT, LOST, NEW, WITHOUT_ROWS, continual, frozen_encoder
 from promptdsi.experiments.findings import Finding, Measure, on_new
+from promptdsi.experiments.published import SPEED_UP
 from promptdsi.experiments.reports import layers, memory, passes, utilisation
 from promptdsi.experiments.reports.curves import after
-from promptdsi.experiments.tables import between, signed, size
+from promptdsi.experiments.tables import size
 
-HOLDS, FAILS, NOT_SHOWN = "ordering holds", "ordering does not hold", "not shown"
-VERIFIED, VERIFIED_IN_PART = "arithmetic verified", "arithmetic verified in part"
-SHOWN, NOT_RUN, NOT_PLANNED = "shown, not judged", "not run", "not planned here"
-ROUNDED = "rounded"
-SHOWN_AT_MOST = 8  # differences written out; of more, the two ends
+ROOT = Path(__file__).resolve().parent.parent
 RESAMPLES = 1000
 NEW_MRR = on_new("MRR@10", "A_T M@10")
 LEARNED, FORGOT = Measure("LA_T H@10", Matrix.learning, "Hits@10", new=True), Measure("F_T H@10", Matrix.forgetting, "Hits@10", new=True)
@@ -37,77 +36,6 @@ TOPICS = (
     ("MS MARCO 300k", "SBERT", 193, "10.6"),
 )
 POOLS = (("IncDSI", 0, "7.6", "7.7"), ("L2P, S++", 5 * 21 * WIDTH, "7.6", "7.8"), ("CODA", 10 * 12 * WIDTH, "7.7", "7.8"))
-
-
-class Claim(NamedTuple):
-    text: str
-    verdict: str
-    evidence: str
-    counted: bool = True  # what the paper does not claim itself is shown and not counted
-
-
-class Gap(NamedTuple):
-    """A difference; None while one of the two has not run, and for ever where this scale does not plan one of them."""
-
-    name: str
-    found: Estimate | None
-    planned: bool = True
-
-
-Systems = Sequence[Finding | str]  # a label alone is a system this scale does not plan
-Rule = Callable[[Sequence[Finding]], list[Claim]]
-
-
-def judged(text: str, gaps: Iterable[Gap], *, margin: float = 0.0, counted: bool = True) -> Claim:
-    """Holds where every interval lies above −margin, does not where one lies below it; not shown otherwise."""
-    gaps = list(gaps)
-    ran = [(gap.name, gap.found) for gap in gaps if gap.found is not None]
-    lacking = [gap.name for gap in gaps if gap.found is None and gap.planned]
-    unplanned = [gap.name for gap in gaps if not gap.planned]
-    if any(found.high < -margin - ROUNDING for _, found in ran):
-        verdict = FAILS
-    elif lacking or not gaps:
-        verdict = NOT_RUN
-    elif not ran:
-        verdict = NOT_PLANNED
-    else:
-        verdict = HOLDS if all(found.low > ROUNDING - margin for _, found in ran) else NOT_SHOWN
-    evidence = [*_differences(ran), *_lacking(NOT_RUN, lacking), *_lacking(NOT_PLANNED, unplanned)]
-    return Claim(text, verdict, "; ".join(evidence), counted)
-
-
-def _differences(ran: Sequence[tuple[str, Estimate]]) -> list[str]:
-    """Each with its interval; of many, how many there are and the two ends."""
-    few = len(ran) <= SHOWN_AT_MOST
-    said = [f"{name} {signed(found.value)} ({between(found, sign=True)})" for name, found in (ran if few else sorted(ran, key=_value))]
-    return said if few else [f"{len(said)} differences, from {said[0]} to {said[-1]}"]
-
-
-def _value(one: tuple[str, Estimate]) -> float:
-    return one[1].value
-
-
-def _lacking(why: str, names: Sequence[str]) -> list[str]:
-    if len(names) > SHOWN_AT_MOST:
-        return [f"{why}: {len(names)} differences, {names[0]} first"]
-    return [f"{why}: {'; '.join(names)}"] if names else []
-
-
-def gaps(ours: Systems, theirs: Systems, measure: Measure, *, sign: float = 1.0) -> list[Gap]:
-    """Each of ours minus each of theirs, over the same queries; turned around for a negative sign."""
-    found = []
-    for one in ours:
-        for other in theirs:
-            compared = None if isinstance(one, str) or isinstance(other, str) else one.against(other, measure)
-            difference = None if compared is None else compared.difference if sign > 0 else turned(compared.difference)
-            names = [each if isinstance(each, str) else each.label for each in (one, other)]
-            planned = not isinstance(one, str) and not isinstance(other, str)
-            found.append(Gap(" − ".join(names if sign > 0 else reversed(names)), difference, planned))
-    return found
-
-
-def turned(found: Estimate) -> Estimate:
-    return Estimate(-found.value, -found.high, -found.low)
 
 
 def of(found: Sequence[Finding], *labels: str) -> list[Finding | str]:
@@ -161,28 +89,6 @@ def parameters(found: Sequence[Finding]) -> list[Claim]:
     return [*main(found), arithmetic("“Params.” are rows of new documents and pools, in millions", checks)]
 
 
-def arithmetic(text: str, checks: Sequence[tuple[str, float, str]]) -> Claim:
-    """Verified where all printed figures follow from the formula, in part where some do; the others are named."""
-    said = [(f"{what}: {value:,.2f}, printed {printed}", follows(value, printed)) for what, value, printed in checks]
-    other = [one if how is None else f"{one} ({how})" for one, how in said if how != ROUNDED]
-    verdict = VERIFIED if not other else FAILS if len(other) == len(checks) else VERIFIED_IN_PART
-    count = f"{len(checks) - len(other)} of {len(checks)} printed figures follow by rounding"
-    return Claim(text, verdict, "; ".join([count, *(f"not {one}" for one in other)]))
-
-
-def follows(value: float, printed: str) -> str | None:
-    """How a printed figure comes from the value: rounded to the digits printed, cut to them, or not at all.
-
-    Examples
-    --------
-    >>> follows(7.664, "7.6"), follows(7.675, "7.7"), follows(877.2, "977")
-    ('cut', 'rounded', None)
-    """
-    power = 10 ** len(printed.partition(".")[2])
-    shown = round(float(printed) * power)
-    return ROUNDED if shown == round(value * power) else "cut" if shown == math.floor(value * power) else None
-
-
 def curves(found: Sequence[Finding]) -> list[Claim]:
     """Figures 2 and 3."""
     variants, incdsi = prompted(found), of(found, "IncDSI")
@@ -201,12 +107,21 @@ def curves(found: Sequence[Finding]) -> list[Claim]:
 
 
 def one_pass(found: Sequence[Finding]) -> list[Claim]:
-    """Table 4. Times have no interval and are shown, not judged."""
+    """Table 4. Times of two machines cannot be compared: ours are shown beside the paper's, not judged."""
     claims = []
     for what, measure in (("D0 H@10", D0), ("A_T H@10", NEW), ("A_T M@10", NEW_MRR)):
         differences = [gap for one, two in passes.pairs(found) for gap in gaps([one], [two], measure)]
         claims.append(judged(f"One pass is as good as two in {what}, within {100 * KEPT:.0f} points", differences, margin=KEPT))
-    return claims
+    said = [f"{label} {learning:.1f}× in learning, {search:.1f}× in search" for label, (learning, search) in speed_ups().items()]
+    claimed = ", ".join(f"{label} {factor}×" for label, factor in SPEED_UP.items())
+    return [*claims, Claim(f"One pass is faster: {claimed}", SHOWN, f"bench-passes.md: {'; '.join(said)}")]
+
+
+def speed_ups() -> dict[str, tuple[float, float]]:
+    """How much faster one pass is in learning and in search, from `make bench`, which has one and two in turn on a quiet machine."""
+    rows = json.loads((ROOT / "docs" / "results" / "bench-passes.json").read_text("utf-8"))["rows"]
+    measured = {row["strategy"]: (row["learning: two passes ÷ one"], row["search: two passes ÷ one"]) for row in rows}
+    return {label: measured[label.lower()] for label in SPEED_UP}
 
 
 def topics(found: Sequence[Finding]) -> list[Claim]:
@@ -221,15 +136,14 @@ def topics(found: Sequence[Finding]) -> list[Claim]:
 
 
 def example_queries(found: Sequence[Finding]) -> list[Claim]:
-    """Table 5: words a query shares with the topic it chose, minus the mean over the other topics."""
+    """Table 5: examples; ours come with the words a query shares with the topic it chose, minus the mean over the other topics."""
     record = next((record for one in found for record in one.records if (record.get("topics") or {}).get("examples")), None)
     gap = None if record is None else estimate(resampled(np.array(list(shared_words(record["topics"])), dtype=np.float64)))
-    return [
-        judged(
-            "Queries share more words with the topic they choose than with others (in hundredths of a word per query)",
-            [Gap("own − others", gap)],
-        )
-    ]
+    claim = judged(
+        "Queries that choose a topic, and its terms (hundredths of a word shared with it, minus those shared with others)",
+        [Gap("own − others", gap)],
+    )
+    return [claim if claim.verdict == NOT_RUN else claim._replace(verdict=SHOWN)]  # the paper prints examples and no figure
 
 
 def shared_words(record: dict[str, Any]) -> Iterable[float]:
@@ -247,13 +161,10 @@ def resampled(values: np.ndarray[Any, np.dtype[np.float64]]) -> Figures:
 
 
 def pool_use(found: Sequence[Finding]) -> list[Claim]:
-    """Figure 6. A resample can only lose prompts, and more of a pool with rarely chosen ones; a pool that is all in use
+    """Figure 6, top. A resample can only lose prompts, and more of a pool with rarely chosen ones; a pool that is all in use
     leaves nothing for the claim to win."""
-    use: dict[str, Figures] = {}
-    for one in found:
-        chosen = [utilisation.counts_of(record).sum(axis=0) for record in one.records if record.get("chosen")]
-        if chosen:
-            use[one.label] = over_seeds([used(counts) for counts in chosen])
+    found = utilisation.as_in_the_paper(found)
+    use = {one.label: over_seeds([used(counts) for counts in chosen]) for one in found if (chosen := chosen_by(one))}
     rest = [one.label for one in found if one.label != "Topic"]
     return [
         judged(
@@ -263,24 +174,62 @@ def pool_use(found: Sequence[Finding]) -> list[Claim]:
     ]
 
 
-def used(counts: np.ndarray[Any, np.dtype[np.float64]]) -> Figures:
+def pool_use_in_figures(found: Sequence[Finding]) -> list[Claim]:
+    """Figure 6, bottom: also the two shares the text names."""
+    topic = next((chosen for one in utilisation.as_in_the_paper(found) if one.label == "Topic" and (chosen := chosen_by(one))), [])
+    claims = []
+    for text, least, share in (("over 60 % of its pool", 0.6, used), ("over 30 % of it frequently", 0.3, frequent)):
+        gap = estimate(over_seeds([share(counts) for counts in topic]) - least) if topic else None
+        claims.append(judged(f"Topic uses {text}", [Gap(f"Topic − {100 * least:.0f} %", gap)]))
+    return [*pool_use(found), *claims]
+
+
+Counts = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def chosen_by(one: Finding) -> list[Counts]:
+    """How often test queries of all corpora chose each prompt, seed by seed."""
+    return [utilisation.counts_of(record).sum(axis=0) for record in one.records if record.get("chosen")]
+
+
+def used(counts: Counts) -> Figures:
     """The share of prompts that are chosen at all, then the same over resampled queries."""
+    return _over_resamples(counts, lambda drawn: (drawn > 0).mean(1))
+
+
+def frequent(counts: Counts) -> Figures:
+    """The share of prompts that more than 1/M of the queries choose, then the same over resampled queries."""
+    return _over_resamples(counts, lambda drawn: (drawn > drawn.sum(1, keepdims=True) / len(counts)).mean(1))
+
+
+def _over_resamples(counts: Counts, share: Callable[[Counts], Figures]) -> Figures:
     drawn = np.random.default_rng(len(counts)).multinomial(int(counts.sum()), counts / counts.sum(), RESAMPLES)
-    return np.concatenate([[float((counts > 0).mean())], (drawn > 0).mean(1)])
+    return share(np.concatenate([counts[None], drawn]))
 
 
 def prompted_layers(found: Sequence[Finding]) -> list[Claim]:
     """Figure 7."""
     groups = {label: {tuple(layers.layers_of(one)): one for one in tried} for label, tried in layers.by_system(found).items()}
+    incdsi = of(found, "IncDSI")
     single = [one for tried in groups.values() for which, one in tried.items() if len(which) == 1]
     top = max((which[0] for tried in groups.values() for which in tried), default=1)
     down = [gap for label in ("L2P", "S++") for gap in gaps([groups[label][2,]], [groups[label][top,]], D0)]
     two = [gap for which, one in groups["S++"].items() if len(which) == 2 for gap in gaps([one], [groups["S++"][1,]], NEW, sign=-1.0)]
+    kept = [gap for which, one in groups["S++"].items() if len(which) == 2 for gap in gaps([one], [groups["S++"][1,]], D0)]
     three = [gap for which, one in groups["S++"].items() if len(which) == 3 for gap in gaps([groups["S++"][1,]], [one], NEW_MRR)]
+    second = [tried[2,] for tried in groups.values()]
+    beside = [(coda, [groups[label][which] for label in ("L2P", "S++")]) for which, coda in groups["CODA"].items()]
     return [
-        judged("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, of(found, "IncDSI"), NEW)),
+        judged("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW)),
+        judged("CODA keeps D0 better than L2P and S++, layer by layer", [gap for one, rest in beside for gap in gaps([one], rest, D0)]),
+        judged(
+            "… and is behind them on new corpora, layer by layer",
+            [gap for one, rest in beside for gap in gaps([one], rest, NEW, sign=-1.0)],
+        ),
+        judged(f"At layer 2 as much of D0 is kept as IncDSI keeps, within {100 * KEPT:.0f} points", gaps(second, incdsi, D0), margin=KEPT),
         judged(f"L2P and S++ keep D0 better at layer 2 than at the top layer ({top} here)", down),
         judged(f"Two layers gain little over layer 1 on new corpora: less than {100 * KEPT:.0f} points", two, margin=KEPT),
+        judged("… and keep more of D0", kept),
         judged("Three layers are worse in MRR@10 on new corpora than layer 1", three),
     ]
 
