@@ -22,9 +22,11 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
         yield _main(setting, found)
+        yield Text("Params. are those trained on new corpora; DPR trains its two towers on D0 alone.")
         yield before_in_words(found)
         yield _full(setting, found)
         yield _step_by_step(setting, found)
+        yield from _d0_took(findings.d0.get(setting.name))
         yield _intervals(setting, found)
         yield from _against_control(setting, found)
         yield from _expected(found)
@@ -80,9 +82,25 @@ def _step_by_step(setting: Setting, found: Sequence[Finding]) -> Table:
     for one in found:
         steps = one.records[0]["steps"] if one.records else []
         shown = [f"{step['seconds']:,.1f}{_rate(step)}" for step in steps]
-        lines.append(line(one.label, *shown, *[None] * (corpora - len(shown)), group=one.group))
+        first = f"{_before_d1(one.records[0]):,.1f}" if one.records else None
+        lines.append(line(one.label, first, *shown, *[None] * (corpora - len(shown)), group=one.group))
     title = "seconds to learn each corpus, first seed; in brackets queries per second of training (Multi and Joint learn all at once)"
-    return Table(f"{setting.label}: {title}", [SYSTEM, *(Column(f"D{number}") for number in range(1, corpora + 1))], lines)
+    columns = [SYSTEM, Column("before D1"), *(Column(f"D{number}") for number in range(1, corpora + 1))]
+    return Table(f"{setting.label}: {title}", columns, lines)
+
+
+def _before_d1(record: dict[str, Any]) -> float:
+    """What a system does with D0 that its checkpoint has not done, and the search of its settings."""
+    return float(record.get("fit_seconds", 0.0) + record.get("search_seconds", 0.0))
+
+
+def _d0_took(record: dict[str, Any] | None) -> Iterator[Part]:
+    if record is not None:
+        yield Text(
+            "“before D1” is what a system does with D0 beside its checkpoint: IncDSI's means and the search of its "
+            "settings, topics, what Dense encodes, all of DPR's training. "
+            f"The checkpoint, from which systems with rows begin, took {record['seconds']:,.0f} s."
+        )
 
 
 def _rate(step: dict[str, Any]) -> str:
