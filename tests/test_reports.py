@@ -344,8 +344,11 @@ def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], Results], t
             fewer.path(cell.file).unlink(missing_ok=True)
     rows = {row["what"]: row for row in expected(both, fewer)}
     assert rows["MiniLM: L2P"] == {"what": "MiniLM: L2P", "cells": 2, "missing": 1, "hours": round(121 / 3600, 4), "from": "measured"}
-    assert rows["MiniLM: L2P, two passes"]["from"] == "like promptdsi l2p here"
+    assert rows["MiniLM: L2P, two passes"]["from"] == "like promptdsi l2p here, scaled"
     assert rows["MiniLM: Sequential"]["from"] == "guess" and rows["MiniLM: Sequential"]["hours"] > 0
+    known = next(cell for cell in experiments["main"].cells if cell.label == "L2P" and cell.seed == 0)  # ten epochs, 121 s
+    longer = Cell(known.d0, known.method, known.params | {"add_epochs": 60}, 0)
+    assert cell_guess(longer, *measured(fewer)) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
     other = Cell(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
     assert cell_guess(other, *measured(fewer)).source == "like dsi++ elsewhere, scaled"
     nothing = expected([experiments["main"]], Results(tmp_path / "empty"))
