@@ -191,6 +191,9 @@ def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experi
     assert name == "datasets" or "code: beef" in text
     for picture in re.findall(r"!\[.*\]\((.*)\)", text):
         assert (results.folder / "tiny" / picture).is_file()
+    said = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
+    assert [line for line in said.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
+    tex = re.sub("^%.*$", "", tex, flags=re.M)
     assert tex.count(r"\begin{") == tex.count(r"\end{") and tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     assert not set(tex) & {sign for sign in LATEX if not sign.isascii()}
 
@@ -263,6 +266,20 @@ def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], Result
     changed = cells_of(written(made, "ablations"), "MiniLM: one thing changed")
     half = changed["50 % & less\\_"]
     assert bare(half[1].strip("\\*")) == pytest.approx(bare(half[0]) - bare(changed["S++"][0]), abs=0.11)
+    findings = gather(made[0]["ablations"], made[1])
+    one, base = (next(one for one in findings.all if one.label == label) for label in ("50 % & less_", "S++"))
+    for place, measure in enumerate((on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"))):
+        compared = one.against(base, measure)
+        assert compared is not None
+        assert half[4 * place + 3] == ("\\<0.001" if compared.p < 0.001 else f"{compared.p:.3f}")
+
+
+def test_every_figure_of_a_layer_has_its_interval(made: tuple[dict[str, Experiment], Results]) -> None:
+    table = cells_of(written(made, "layers"), "MiniLM: one prompted layer")
+    for label in ("3", "IncDSI"):
+        for figure, interval in zip(table[label][0::2], table[label][1::2], strict=True):
+            low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
+            assert low < bare(figure) < high
 
 
 def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], Results]) -> None:

@@ -16,6 +16,10 @@ NAME = "main"
 SYSTEM = Column("system", left=True)
 SHOWN = ("Hits@10", "MRR@10", "Hits@1")
 REST = ("Hits@5", "nDCG@10")
+OF_P = (
+    "p is from a paired sign-flip test over queries, "
+    "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons."
+)
 
 
 def parts(findings: Findings) -> Iterator[Part]:
@@ -130,8 +134,7 @@ def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Par
         yield Table(f"{setting.label}: {over} against “{CONTROL}”, in points over the same queries", columns, lines)
     yield Text(
         f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
-        "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
-        "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons. "
+        f"“better” and “worse” are said only where the interval excludes zero; {OF_P} "
         f"Prompts and “{CONTROL}” have the rates listed below; where a setting gives them one rate, another might serve either better. "
         "IncDSI's seeds differ mostly by the settings its search draws."
     )
