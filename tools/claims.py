@@ -27,7 +27,7 @@ RESAMPLES = 1000
 NEW_MRR = on_new("MRR@10", "A_T M@10")
 LEARNED, FORGOT = Measure("LA_T H@10", Matrix.learning, "Hits@10", new=True), Measure("F_T H@10", Matrix.forgetting, "Hits@10", new=True)
 WIDTH, NEW_DOCUMENTS = memory.WIDTH, {"NQ320k": 9_874, "MS MARCO 300k": 10_000}
-# Table 1 of the paper: documents of D0 to D5. Topics per backbone and data set: captions of Figures 4 and 5.
+# Table 1 of the paper: documents of D0 to D5. Topics per backbone and data set: captions of Figures 5 and 6.
 DOCUMENTS = {"NQ320k": (98_743, 2_000, 2_000, 2_000, 2_000, 1_874), "MS MARCO 300k": (289_424, 2_000, 2_000, 2_000, 2_000, 2_000)}
 TOPICS = (
     ("NQ320k", "BERT", 80, "8.8"),
@@ -125,7 +125,7 @@ def speed_ups() -> dict[str, tuple[float, float]]:
 
 
 def topics(found: Sequence[Finding]) -> list[Claim]:
-    """Figures 4 and 5: the topics are of the data. How many the paper had can be recomputed from "Params."."""
+    """Figures 5 and 6: the topics are of the data. How many the paper had can be recomputed from "Params."."""
     counts = [len(record["topics"]["words"]) for one in found for record in one.records if record.get("topics")]
     said = f"{counts[0]} topics; those of the paper are of other documents" if counts else NOT_RUN
     checks = [(f"{backbone}, {data}", (m * 20 + NEW_DOCUMENTS[data]) * WIDTH / 1e6, printed) for data, backbone, m, printed in TOPICS]
@@ -161,7 +161,7 @@ def resampled(values: np.ndarray[Any, np.dtype[np.float64]]) -> Figures:
 
 
 def pool_use(found: Sequence[Finding]) -> list[Claim]:
-    """Figure 6, top. A resample can only lose prompts, and more of a pool with rarely chosen ones; a pool that is all in use
+    """Figure 4, top. A resample can only lose prompts, and more of a pool with rarely chosen ones; a pool that is all in use
     leaves nothing for the claim to win."""
     found = utilisation.as_in_the_paper(found)
     use = {one.label: over_seeds([used(counts) for counts in chosen]) for one in found if (chosen := chosen_by(one))}
@@ -175,7 +175,7 @@ def pool_use(found: Sequence[Finding]) -> list[Claim]:
 
 
 def pool_use_in_figures(found: Sequence[Finding]) -> list[Claim]:
-    """Figure 6, bottom: also the two shares the text names."""
+    """Figure 4, bottom: also the two shares the text names."""
     topic = next((chosen for one in utilisation.as_in_the_paper(found) if one.label == "Topic" and (chosen := chosen_by(one))), [])
     claims = []
     for text, least, share in (("over 60 % of its pool", 0.6, used), ("over 30 % of it frequently", 0.3, frequent)):
