@@ -92,6 +92,10 @@ only = ["best"]
 """
 
 
+# D0 H@10 of Topic as the paper prints it.
+PAPER_D0 = {"NQ320k, BERT": "86.0", "MS MARCO 300k, BERT": "80.4", "NQ320k, SBERT": "86.8", "MS MARCO 300k, SBERT": "81.3"}
+
+
 def data(only_dev: bool = False) -> dict[str, Any]:
     sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": n, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
     tune = {"corpus": "tune", "documents": 5, "train": 1, "dev": 1, "test": 1, "pseudo": 0}
@@ -228,6 +232,18 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
     assert "better on new corpora than BM25, which learns nothing: **" in text and "D0 before the first new corpus" in text
     assert cells_of(text, "MiniLM: published figures (BERT, NQ320k)")["L2P"][0::2] == ["86.1", "71.2", "90.8", "73.2"]
     assert cells_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["1.0", "60.0 (250)", "60.0 (250)"]
+
+
+def test_published_figures_are_those_of_the_same_data(tmp_path: Path) -> None:
+    experiment, results = read_experiment(Path(__file__).parent.parent / "experiments" / "main.toml", "paper"), Results(tmp_path)
+    for point in experiment.points:
+        if point.label in ("DPR", "Topic"):
+            results.write(point.cells[0].file, record_of(point.cells[0]))
+    text = text_of(experiment, results)
+    beside = {name: cells_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
+    assert {name: table["Topic"][0] for name, table in beside.items()} == PAPER_D0
+    assert beside["MS MARCO 300k, BERT"]["DPR"][0::2] == ["68.8", "–", "62.8", "–"] and "DPR" not in beside["MS MARCO 300k, SBERT"]
+    assert "only the order of systems compares" not in text  # the data are the paper's
 
 
 def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], Results]) -> None:

@@ -9,7 +9,7 @@ from promptdsi.evaluation.continual import Compared
 from promptdsi.experiments.expectations import CONTROL, LOST, expectations
 from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Text, before_in_words, named, on_d0, on_new, total
 from promptdsi.experiments.plan import Setting
-from promptdsi.experiments.published import published
+from promptdsi.experiments.published import SOURCES, published
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, count, line, plain, score, signed
 
 NAME = "main"
@@ -166,7 +166,8 @@ def _expected(found: Sequence[Finding]) -> Iterator[Part]:
 
 
 def _published(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
-    name, theirs = published(setting.d0.params.get("backbone", "minilm"))
+    source = setting.d0.stream["source"]
+    name, theirs = published(setting.d0.params.get("backbone", "minilm"), source)
     lines = []
     for one in found:
         if one.label in theirs:
@@ -177,4 +178,5 @@ def _published(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
         kinds = ("D0 H@10", "D0 M@10", "A_T H@10", "A_T M@10")
         columns = [SYSTEM, *(Column(whose, kind) for kind in kinds for whose in ("paper", "here"))]
         yield Table(f"{setting.label}: published figures ({name}) beside ours", columns, lines)
-        yield Text("Data, backbone and scale differ from the paper's, so that only the order of systems compares, not the figures.")
+        if source not in SOURCES:
+            yield Text("Data, backbone and scale differ from the paper's, so that only the order of systems compares, not the figures.")
