@@ -59,13 +59,20 @@ def test_what_a_scale_does_not_plan_is_not_waited_for(build: Any) -> None:
 
 
 def test_printed_figures_that_are_cut_are_named(build: Any) -> None:
-    claims = build.claims
-    whole = claims.arithmetic("sums", [("x", 7.675, "7.7")])
+    sums = build.claims.sums
+    whole = sums.arithmetic("sums", [("x", 7.675, "7.7")])
     assert (whole.verdict, whole.evidence) == ("arithmetic verified", "1 of 1 printed figures follow by rounding")
-    part = claims.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
+    part = sums.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
     assert part.verdict == "arithmetic verified in part"
     assert "not y: 7.66, printed 7.6 (cut); not z: 877.20, printed 977" in part.evidence
-    assert claims.arithmetic("sums", [("z", 877.2, "977")]).verdict == "ordering does not hold"
+    assert sums.arithmetic("sums", [("z", 877.2, "977")]).verdict == "ordering does not hold"
+
+
+def test_parameters_of_whole_models_are_counted_too(build: Any) -> None:
+    """109,482,240 of BERT and 108,617 or 299,424 rows of 768: 192.9 and 339.4 million; two BERTs are 219.0."""
+    bert, sbert = (build.claims.sums.parameters(backbone).evidence for backbone in ("BERT", "SBERT"))
+    assert "MS MARCO 300k: 339.44, printed 340" in bert and "DPR: two encoders: 218.96, printed 220" in bert and "193" not in bert
+    assert bert.startswith("6 of 9 printed figures follow") and sbert.startswith("6 of 8 printed figures follow")
 
 
 def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
