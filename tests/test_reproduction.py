@@ -86,12 +86,27 @@ def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
     assert build.overall([build.Claim("", "ordering does not hold", "", counted=False), build.Claim("", "not run", "")]) == "**not run**"
 
 
+def lines_of_the_overview(page: str) -> list[str]:
+    return [line for line in page.split("## Overview")[1].split("##")[0].splitlines()[4:] if line]
+
+
+def test_the_overview_has_every_table_and_figure_of_the_paper(build: Any, tmp_path: Path) -> None:
+    page = build.page(Results(tmp_path))
+    named = [line.split(" | ")[0].removeprefix("| ") for line in lines_of_the_overview(page)]
+    numbers = {kind: {number for one in named if one.startswith(kind) for number in re.findall(r"\d", one)} for kind in ("Table", "Figure")}
+    assert numbers == {"Table": set("12345"), "Figure": set("1234567")}
+    bert, sbert = (page.split(f"### Table {number}")[1].split("###")[0] for number in (2, 3))
+    assert "| DPR | 70.3 | 70.1 | 68.8 | 62.8 | – | – |" in bert and "| Rows only | – | – | – | – | – | – |" in bert
+    assert "| Topic | 86.8 | 91.1 | 81.3 | 88.1 | – | – |" in sbert and "| DPR |" not in sbert
+
+
 def test_the_page_is_made_from_cells_alone(build: Any, tmp_path: Path) -> None:
     results = Results(tmp_path)
     nothing = build.page(results)
-    verdicts = [line.split("|")[-2] for line in nothing.split("## Overview")[1].split("##")[0].splitlines()[4:] if line]
-    assert len(verdicts) == len(build.ITEMS) and all("not run" in one or "arithmetic verified" in one for one in verdicts)
-    for name in {item.experiment for item in build.ITEMS}:
+    verdicts = {line.split(" | ")[0]: line.split("|")[-2] for line in lines_of_the_overview(nothing)}
+    assert len(verdicts) == len(build.ITEMS) and verdicts.pop("| Figure 1") == " **shown, not judged** "  # a drawing needs no cell
+    assert all("not run" in one or "arithmetic verified" in one for one in verdicts.values())
+    for name in {item.experiment for item in build.ITEMS if isinstance(item, build.Item)}:
         for cell in read_experiment(ROOT / "experiments" / f"{name}.toml", "squadx").cells:
             results.write(cell.file, record_of(cell))
     whole = build.page(results)
