@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from promptdsi.experiments.expectations import D0, NEW
-from promptdsi.experiments.findings import Finding
+from promptdsi.experiments.findings import Finding, on_d0, on_new
 from promptdsi.experiments.published import MS_MARCO, NQ, Published
-from promptdsi.experiments.tables import NONE, Column, Entry, Table, between, line, score
+from promptdsi.experiments.tables import NONE, Column, Table, between, line
 
 HITS_ON_D0, HITS_ON_NEW = 0, 2  # places in a printed line
 
@@ -26,21 +26,27 @@ def whole(tables: dict[str, Published], found: Sequence[Finding]) -> str:
     columns += [Column(name, data) for data in (f"{NQ}, paper:", f"{MS_MARCO}, paper:") for name in ("D0", "A_5")]
     columns += [Column(name, "ours:") for name in ("D0", "A_T")]
     said = (
-        f"Hits@10 of every system after the last corpus; ours with 95 % intervals. {NONE} is what the paper does not print and what is not "
-        "planned or has not run here. MRR@10 is in the report."
+        f"Hits@10 / MRR@10 of every system after the last corpus; ours with a 95 % interval of Hits@10. {NONE} is what the paper does not "
+        "print, and what is not planned or has not run here."
     )
     return f"{said}\n\n{Table('', columns, lines).markdown().strip()}"
 
 
 def printed(tables: dict[str, Published], label: str) -> list[str | None]:
-    found = [tables[data].get(label, (None,) * 4)[place] for data in (NQ, MS_MARCO) for place in (HITS_ON_D0, HITS_ON_NEW)]
-    return [None if figure is None else f"{figure:.1f}" for figure in found]
+    lines = [tables[data].get(label) for data in (NQ, MS_MARCO)]
+    return [None if one is None else _pair(*one[first : first + 2]) for one in lines for first in (HITS_ON_D0, HITS_ON_NEW)]
 
 
-def measured(one: Finding | None) -> list[Entry | None]:
-    entries: list[Entry | None] = []
-    for measure in (D0, NEW):
-        found = None if one is None else one.estimate(measure)
-        shown = None if found is None else score(found.value)
-        entries.append(None if found is None or shown is None else Entry(f"{shown.text} ({between(found)})"))
-    return entries
+def _pair(*figures: float | None) -> str:
+    return " / ".join(NONE if figure is None else f"{figure:.1f}" for figure in figures)
+
+
+def measured(one: Finding | None) -> list[str | None]:
+    shown: list[str | None] = []
+    for hits, reciprocal in ((D0, on_d0("MRR@10")), (NEW, on_new("MRR@10"))):
+        found = None if one is None else (one.estimate(hits), one.value(reciprocal))
+        if found is None or found[0] is None or found[1] is None:
+            shown.append(None)
+        else:
+            shown.append(f"{100 * found[0].value:.1f} ({between(found[0])}) / {100 * found[1]:.1f}")
+    return shown
