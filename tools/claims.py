@@ -119,15 +119,24 @@ def one_pass(found: Sequence[Finding]) -> list[Claim]:
     for what, measure in (("D0 H@10", D0), ("A_T H@10", NEW), ("A_T M@10", NEW_MRR)):
         differences = [gap for one, two in passes.pairs(found) for gap in gaps([one], [two], measure)]
         claims.append(judged(f"One pass is as good as two in {what}, within {100 * KEPT:.0f} points", differences, margin=KEPT))
-    said = [f"{label} {learning:.1f}× in learning, {search:.1f}× in search" for label, (learning, search) in speed_ups().items()]
+    said = [
+        f"{label} {row['learning: two passes ÷ one']:.1f}× ({row['learning, from … to']}) in learning, "
+        f"{row['search: two passes ÷ one']:.1f}× ({row['search, from … to']}) in search"
+        for label, row in timed_passes().items()
+    ]
     claimed = ", ".join(f"{label} {factor}×" for label, factor in SPEED_UP.items())
     return [*claims, Claim(f"One pass is faster: {claimed}", SHOWN, f"bench-passes.md: {'; '.join(said)}")]
 
 
 def speed_ups() -> dict[str, tuple[float, float]]:
     """How much faster one pass is in learning and in search, from `make bench`, which has one and two in turn on a quiet machine."""
+    return {label: (row["learning: two passes ÷ one"], row["search: two passes ÷ one"]) for label, row in timed_passes().items()}
+
+
+def timed_passes() -> dict[str, dict[str, Any]]:
+    """Rows of docs/results/bench-passes.json by the paper's names: medians, and from where to where rounds went."""
     rows = json.loads((ROOT / "docs" / "results" / "bench-passes.json").read_text("utf-8"))["rows"]
-    measured = {row["strategy"]: (row["learning: two passes ÷ one"], row["search: two passes ÷ one"]) for row in rows}
+    measured = {row["strategy"]: row for row in rows}
     return {label: measured[label.lower()] for label in SPEED_UP}
 
 
