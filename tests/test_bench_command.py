@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from promptdsi.experiments.cells import Results
 from promptdsi.experiments.plan import read_experiment
 
 ROOT = Path(__file__).parent.parent / "experiments"
@@ -24,6 +25,18 @@ def test_every_experiment_can_be_read_at_every_scale(name: str, scale: str) -> N
     experiment = read_experiment(ROOT / f"{name}.toml", scale)
     assert experiment.settings and (experiment.points or name == "datasets")
     assert len({cell.file for cell in experiment.cells}) == len(experiment.cells)
+
+
+@pytest.mark.parametrize("scale", ["tiny", "squadx", "paper"])
+def test_the_frontier_begins_from_the_d0_ours_is_made_for(scale: str, tmp_path: Path) -> None:
+    """With rows that start at random, untrained rows say nothing and an anchor holds noise."""
+    choose = read_experiment(ROOT / "choose.toml", scale)
+    chosen = {point.system.label: point.value for point in choose.points if point.system.dial}
+    (tmp_path / scale).mkdir()
+    (tmp_path / scale / "choose.json").write_text(json.dumps({"chosen": chosen}))
+    frontier = read_experiment(ROOT / "frontier.toml", scale, Results(tmp_path))
+    assert {setting.d0.params["add_row_start"] for one in (choose, frontier) for setting in one.settings} == {"document"}
+    assert frontier.settings[0].d0 == choose.settings[0].d0  # what was chosen is asked where it was chosen
 
 
 def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_network: None) -> None:

@@ -46,6 +46,10 @@ def test_forgetting_is_the_fall_from_the_best_earlier_step_and_may_be_negative()
     assert value(RUN.forgetting("Hits@1", clamp=True)) == pytest.approx((0 + 0.5) / 2)
     assert value(RUN.forgetting("Hits@1", 1)) == pytest.approx(0.5 - 0.25)
     assert value(RUN.d0_forgetting("Hits@1")) == pytest.approx(0.5 - 0.75)
+    assert value(RUN.d0_forgetting("Hits@1", clamp=True)) == 0.0  # it rose
+    assert (RUN.d0_forgetting("Hits@1", clamp=True) >= 0).all()  # and so in every resample
+    fell = Matrix({0: [queries(1, 1, 2, 11)], 1: [queries(1, 2, 2, 2), queries(1)]})
+    assert value(fell.d0_forgetting("Hits@1", clamp=True)) == value(fell.d0_forgetting("Hits@1")) == 0.5 - 0.25
 
 
 def test_a_run_that_learned_all_at_once_has_its_first_and_last_step() -> None:

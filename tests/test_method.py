@@ -336,3 +336,13 @@ def test_topics_are_deterministic_sorted_by_size_and_named(stream: list[Corpus])
         mine_topics(vectors, texts, engine="x")
     with pytest.raises(PromptDSIError, match="too few to mine topics"):
         mine_topics(vectors[:3], texts[:3])
+
+
+def test_no_topic_is_made_of_one_document() -> None:
+    """Its key would be the mean of that document's queries, which a rehearsal-free method does not keep."""
+    rng = np.random.default_rng(0)
+    centres = 10 * np.eye(4, 16)
+    kinds = np.repeat(np.arange(4), [20, 20, 20, 1])
+    vectors = (centres[kinds] + 0.05 * rng.normal(size=(61, 16))).astype(np.float32)
+    topics = mine_topics(vectors, ["word"] * 61)
+    assert len(topics.counts) == 3 and min(topics.counts) > 1 and (topics.labels == -1).sum() == 1

@@ -30,6 +30,7 @@ report = "main"
 paper = "Tables 2 and 3"
 system = [
   { label = "BM25", group = "References", method = "bm25", seeds = [0] },
+  { label = "Dense", group = "References", method = "dense", seeds = [0] },
   { label = "Multi", group = "References", method = "multi", seeds = [0] },
   { label = "Sequential", group = "Continual methods", method = "sequential" },
   { label = "DSI++", group = "Continual methods", method = "dsi++" },
@@ -92,6 +93,10 @@ only = ["best"]
 """
 
 
+# D0 H@10 of Topic as the paper prints it.
+PAPER_D0 = {"NQ320k, BERT": "86.0", "MS MARCO 300k, BERT": "80.4", "NQ320k, SBERT": "86.8", "MS MARCO 300k, SBERT": "81.3"}
+
+
 def data(only_dev: bool = False) -> dict[str, Any]:
     sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": n, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
     tune = {"corpus": "tune", "documents": 5, "train": 1, "dev": 1, "test": 1, "pseudo": 0}
@@ -116,7 +121,7 @@ def record_of(cell: Cell) -> dict[str, Any]:
         "cell": cell.describe(),
         "versions": made,
         "data": data(cell.split == "dev"),
-        "d0_sha256": "f00d" * 16,
+        "d0_sha256": None if cell.method in ("bm25", "dense") else "f00d" * 16,
         "fit_seconds": 1.0,
         "rehearsal_free": methods()[cell.method].rehearsal_free,
         "trained_parameters": 345_600,
@@ -191,6 +196,9 @@ def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experi
     assert name == "datasets" or "code: beef" in text
     for picture in re.findall(r"!\[.*\]\((.*)\)", text):
         assert (results.folder / "tiny" / picture).is_file()
+    said = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
+    assert [line for line in said.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
+    tex = re.sub("^%.*$", "", tex, flags=re.M)
     assert tex.count(r"\begin{") == tex.count(r"\end{") and tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     assert not set(tex) & {sign for sign in LATEX if not sign.isascii()}
 
@@ -221,10 +229,24 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
             low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
             assert (verdict == "no difference shown") == (low <= 0 <= high)
     assert "Rows only" not in control and "Multi" not in control
-    assert "IncDSI keeps D0" in text and "Multi is best on new corpora among systems with rows, Joint and Rehearsal apart: **" in text
+    assert "IncDSI keeps D0" in text and "Multi is best on new corpora among all that learn: **" in text
     assert "better on new corpora than BM25, which learns nothing: **" in text and "D0 before the first new corpus" in text
+    d0, dense, apart = (re.search(rf"{words}[^.]*: Hits@1 ([^ ,]+)", text) for words in ("D0 before", "Dense retrieval", "The first minus"))
+    assert d0 and dense and apart and bare(apart[1]) == pytest.approx(bare(d0[1]) - bare(dense[1]), abs=0.11)
     assert cells_of(text, "MiniLM: published figures (BERT, NQ320k)")["L2P"][0::2] == ["86.1", "71.2", "90.8", "73.2"]
-    assert cells_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["60.0 (250)", "60.0 (250)"]
+    assert cells_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["1.0", "60.0 (250)", "60.0 (250)"]
+
+
+def test_published_figures_are_those_of_the_same_data(tmp_path: Path) -> None:
+    experiment, results = read_experiment(Path(__file__).parent.parent / "experiments" / "main.toml", "paper"), Results(tmp_path)
+    for point in experiment.points:
+        if point.label in ("DPR", "Topic"):
+            results.write(point.cells[0].file, record_of(point.cells[0]))
+    text = text_of(experiment, results)
+    beside = {name: cells_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
+    assert {name: table["Topic"][0] for name, table in beside.items()} == PAPER_D0
+    assert beside["MS MARCO 300k, BERT"]["DPR"][0::2] == ["68.8", "–", "62.8", "–"] and "DPR" not in beside["MS MARCO 300k, SBERT"]
+    assert "only the order of systems compares" not in text  # the data are the paper's
 
 
 def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], Results]) -> None:
@@ -250,7 +272,7 @@ def test_passes_are_compared_at_the_seeds_both_have(made: tuple[dict[str, Experi
 
 def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], Results]) -> None:
     sizes = cells_of(written(made, "datasets"), "MiniLM: sizes of stream made")
-    assert sizes["total"] == ["303", "21", "95", "95", "0"] and sizes["tune"][0] == "5"
+    assert sizes["total"] == ["303", "21", "95", "95", "up to 15 per document"] and sizes["tune"][0] == "5"
     passes = cells_of(written(made, "passes"), "MiniLM: one pass and two")
     assert passes["L2P"][-1] == passes["L2P, two passes"][-1] == "0"  # the seed both have
     used = written(made, "utilisation")
@@ -263,6 +285,20 @@ def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], Result
     changed = cells_of(written(made, "ablations"), "MiniLM: one thing changed")
     half = changed["50 % & less\\_"]
     assert bare(half[1].strip("\\*")) == pytest.approx(bare(half[0]) - bare(changed["S++"][0]), abs=0.11)
+    findings = gather(made[0]["ablations"], made[1])
+    one, base = (next(one for one in findings.all if one.label == label) for label in ("50 % & less_", "S++"))
+    for place, measure in enumerate((on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"))):
+        compared = one.against(base, measure)
+        assert compared is not None
+        assert half[4 * place + 3] == ("\\<0.001" if compared.p < 0.001 else f"{compared.p:.3f}")
+
+
+def test_every_figure_of_a_layer_has_its_interval(made: tuple[dict[str, Experiment], Results]) -> None:
+    table = cells_of(written(made, "layers"), "MiniLM: one prompted layer")
+    for label in ("3", "IncDSI"):
+        for figure, interval in zip(table[label][0::2], table[label][1::2], strict=True):
+            low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
+            assert low < bare(figure) < high
 
 
 def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], Results]) -> None:
@@ -344,8 +380,11 @@ def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], Results], t
             fewer.path(cell.file).unlink(missing_ok=True)
     rows = {row["what"]: row for row in expected(both, fewer)}
     assert rows["MiniLM: L2P"] == {"what": "MiniLM: L2P", "cells": 2, "missing": 1, "hours": round(121 / 3600, 4), "from": "measured"}
-    assert rows["MiniLM: L2P, two passes"]["from"] == "like promptdsi l2p here"
+    assert rows["MiniLM: L2P, two passes"]["from"] == "like promptdsi l2p here, scaled"
     assert rows["MiniLM: Sequential"]["from"] == "guess" and rows["MiniLM: Sequential"]["hours"] > 0
+    known = next(cell for cell in experiments["main"].cells if cell.label == "L2P" and cell.seed == 0)  # ten epochs, 121 s
+    longer = Cell(known.d0, known.method, known.params | {"add_epochs": 60}, 0)
+    assert cell_guess(longer, *measured(fewer)) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
     other = Cell(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
     assert cell_guess(other, *measured(fewer)).source == "like dsi++ elsewhere, scaled"
     nothing = expected([experiments["main"]], Results(tmp_path / "empty"))

@@ -59,13 +59,20 @@ def test_what_a_scale_does_not_plan_is_not_waited_for(build: Any) -> None:
 
 
 def test_printed_figures_that_are_cut_are_named(build: Any) -> None:
-    claims = build.claims
-    whole = claims.arithmetic("sums", [("x", 7.675, "7.7")])
+    sums = build.claims.sums
+    whole = sums.arithmetic("sums", [("x", 7.675, "7.7")])
     assert (whole.verdict, whole.evidence) == ("arithmetic verified", "1 of 1 printed figures follow by rounding")
-    part = claims.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
+    part = sums.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
     assert part.verdict == "arithmetic verified in part"
     assert "not y: 7.66, printed 7.6 (cut); not z: 877.20, printed 977" in part.evidence
-    assert claims.arithmetic("sums", [("z", 877.2, "977")]).verdict == "ordering does not hold"
+    assert sums.arithmetic("sums", [("z", 877.2, "977")]).verdict == "ordering does not hold"
+
+
+def test_parameters_of_whole_models_are_counted_too(build: Any) -> None:
+    """109,482,240 of BERT and 108,617 or 299,424 rows of 768: 192.9 and 339.4 million; two BERTs are 219.0."""
+    bert, sbert = (build.claims.sums.parameters(backbone).evidence for backbone in ("BERT", "SBERT"))
+    assert "MS MARCO 300k: 339.44, printed 340" in bert and "DPR: two encoders: 218.96, printed 220" in bert and "193" not in bert
+    assert bert.startswith("6 of 9 printed figures follow") and sbert.startswith("6 of 8 printed figures follow")
 
 
 def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
@@ -79,12 +86,27 @@ def test_an_item_takes_the_worst_of_its_claims(build: Any) -> None:
     assert build.overall([build.Claim("", "ordering does not hold", "", counted=False), build.Claim("", "not run", "")]) == "**not run**"
 
 
+def lines_of_the_overview(page: str) -> list[str]:
+    return [line for line in page.split("## Overview")[1].split("##")[0].splitlines()[4:] if line]
+
+
+def test_the_overview_has_every_table_and_figure_of_the_paper(build: Any, tmp_path: Path) -> None:
+    page = build.page(Results(tmp_path))
+    named = [line.split(" | ")[0].removeprefix("| ") for line in lines_of_the_overview(page)]
+    numbers = {kind: {number for one in named if one.startswith(kind) for number in re.findall(r"\d", one)} for kind in ("Table", "Figure")}
+    assert numbers == {"Table": set("12345"), "Figure": set("1234567")}
+    bert, sbert = (page.split(f"### Table {number}")[1].split("###")[0] for number in (2, 3))
+    assert "| DPR | 70.3 / 51.9 | 70.1 / 49.8 | 68.8 / – | 62.8 / – | – | – |" in bert and "| Rows only | – | – | – | – | – | – |" in bert
+    assert "| Topic | 86.8 / 72.1 | 91.1 / 75.1 | 81.3 / 59.1 | 88.1 / 70.5 | – | – |" in sbert and "| DPR |" not in sbert
+
+
 def test_the_page_is_made_from_cells_alone(build: Any, tmp_path: Path) -> None:
     results = Results(tmp_path)
     nothing = build.page(results)
-    verdicts = [line.split("|")[-2] for line in nothing.split("## Overview")[1].split("##")[0].splitlines()[4:] if line]
-    assert len(verdicts) == len(build.ITEMS) and all("not run" in one or "arithmetic verified" in one for one in verdicts)
-    for name in {item.experiment for item in build.ITEMS}:
+    verdicts = {line.split(" | ")[0]: line.split("|")[-2] for line in lines_of_the_overview(nothing)}
+    assert len(verdicts) == len(build.ITEMS) and verdicts.pop("| Figure 1") == " **shown, not judged** "  # a drawing needs no cell
+    assert all("not run" in one or "arithmetic verified" in one for one in verdicts.values())
+    for name in {item.experiment for item in build.ITEMS if isinstance(item, build.Item)}:
         for cell in read_experiment(ROOT / "experiments" / f"{name}.toml", "squadx").cells:
             results.write(cell.file, record_of(cell))
     whole = build.page(results)

@@ -87,9 +87,10 @@ class Matrix:
             falls.append(best - self.entry(metric, t, i))
         return mean([np.maximum(fall, 0) for fall in falls] if clamp else falls)
 
-    def d0_forgetting(self, metric: str) -> Figures:
-        """P[0][0] − P[T][0], raw. The paper prints max(P[T][0] − P[0][0], 0), which is zero exactly when something was forgotten."""
-        return self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
+    def d0_forgetting(self, metric: str, *, clamp: bool = False) -> Figures:
+        """P[0][0] − P[T][0]. The paper prints max(P[T][0] − P[0][0], 0), which is zero exactly when something was forgotten."""
+        fall = self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
+        return np.maximum(fall, 0) if clamp else fall
 
 
 class Compared(NamedTuple):

@@ -16,7 +16,7 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.experiments.expectations import CONTROL
 from promptdsi.experiments.findings import Finding, on_d0, on_new
 
-OURS, LONGER = "best", "best, longer rows"
+OURS, LONGER, SHARPER = "best", "best, longer rows", "best, ten spans, sharper"
 SLACK = 0.005  # half a point
 NEW, KEPT = on_new("Hits@10"), on_d0("Hits@1")
 

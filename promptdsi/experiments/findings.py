@@ -17,7 +17,7 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.continual import Compared, Estimate, Figures, Matrix, Statistic, compare, estimate, over_seeds
 from promptdsi.experiments.cells import Results, matrix_of
 from promptdsi.experiments.plan import Experiment, Point, Setting
-from promptdsi.experiments.tables import Entry, Table, score
+from promptdsi.experiments.tables import Entry, Table, between, score, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -175,20 +175,35 @@ class Data(NamedTuple):
 Part = Text | Heading | Table | Plot | Data  # what a report is made of
 
 
+def begun(found: Iterable[Finding]) -> Finding | None:
+    """A run that began from D0's checkpoint, as all systems with rows do; None where none has run."""
+    return next((Finding(one.point, one.records[:1]) for one in found if one.records and one.records[0].get("d0_sha256")), None)
+
+
 def before(found: Iterable[Finding], metric: str) -> float | None:
     """What D0 had before anything was added, of the systems that begin from its checkpoint; None where none has run."""
-    run = next((one.runs[0] for one in found if one.records and one.records[0].get("d0_sha256")), None)
-    return None if run is None else float(run.entry(metric, 0, 0)[0])
+    one = begun(found)
+    return None if one is None else one.value(_before(metric))
+
+
+def _before(metric: str) -> Measure:
+    return Measure(metric, lambda run, metric: run.entry(metric, 0, 0), metric)
 
 
 def before_in_words(found: Sequence[Finding]) -> Text:
-    metrics = ("Hits@1", "Hits@10", "MRR@10")
-    said = [f"{metric} {100 * value:.1f}" for metric in metrics if (value := before(found, metric)) is not None]
-    text = f"D0 before the first new corpus, where systems with rows begin: {', '.join(said) or 'not run yet'}."
-    if said and (dense := named(found, "Dense")):
-        then = [f"{metric} {100 * float(dense.runs[0].entry(metric, 0, 0)[0]):.1f}" for metric in metrics]
-        text += f" Dense retrieval among the same documents, where nothing is learned: {', '.join(then)}."
+    one, measures = begun(found), [_before(metric) for metric in ("Hits@1", "Hits@10", "MRR@10")]
+    said = "not run yet" if one is None else _figures(one, measures)
+    text = f"D0 before the first new corpus, where systems with rows begin: {said}."
+    if one is not None and (dense := named(found, "Dense")):
+        compared = [(measure.name, one.against(dense, measure)) for measure in measures]
+        apart = [f"{name} {signed(each.difference.value)} ({between(each.difference, sign=True)})" for name, each in compared if each]
+        text += f" Dense retrieval among the same documents, where nothing is learned: {_figures(dense, measures)}."
+        text += f" The first minus the second, with 95 % intervals: {', '.join(apart)}."
     return Text(text)
+
+
+def _figures(one: Finding, measures: Sequence[Measure]) -> str:
+    return ", ".join(f"{measure.name} {100 * (one.value(measure) or 0.0):.1f}" for measure in measures)
 
 
 def named(findings: Iterable[Finding], label: str) -> Finding | None:

@@ -108,7 +108,7 @@ def cell_guess(cell: Cell, timed: Sequence[Timed], sizes: dict[str, int]) -> Gue
         return Guess(float(np.mean([one.seconds for one in same])), "measured")
     variant = cell.params.get("prompts")
     if like := [one for one in here if one.cell["params"].get("prompts") == variant] or here:
-        return Guess(float(np.mean([one.seconds for one in like])), f"like {cell.method}{f' {variant}' if variant else ''} here")
+        return _scaled(asked, like, sizes, f"{cell.method}{f' {variant}' if variant else ''} here")
     return _scaled(asked, [one for one in timed if one.cell.get("method") == cell.method], sizes, f"{cell.method} elsewhere")
 
 

@@ -33,7 +33,7 @@ def write_report(experiment: Experiment, results: Results) -> list[Path]:
     findings = gather(experiment, results)
     parts = list(modules_of(reports)[experiment.report].parts(findings))
     base = results.folder / experiment.scale / experiment.name
-    written = [_write(base.with_suffix(".md"), markdown(findings, parts)), _write(base.with_suffix(".tex"), latex(experiment, parts))]
+    written = [_write(base.with_suffix(".md"), markdown(findings, parts)), _write(base.with_suffix(".tex"), latex(findings, parts))]
     for part in parts:
         if isinstance(part, Data):
             written.append(_write(base.with_suffix(".json"), json.dumps(part.content, indent=1, ensure_ascii=False) + "\n"))
@@ -70,9 +70,11 @@ def _markdown(experiment: Experiment, part: Part) -> str:
     return f"## {part.text}" if isinstance(part, Heading) else part.text
 
 
-def latex(experiment: Experiment, parts: Sequence[Part]) -> str:
-    """Tables and figures to be taken into a paper with \\input; they need booktabs, amssymb, graphicx and longtable."""
-    written, tables = [f"% {experiment.title}: made by {command(experiment, 'report')}. Needs booktabs, amssymb, graphicx, longtable."], 0
+def latex(findings: Findings, parts: Sequence[Part]) -> str:
+    """Tables and figures to be taken into a paper with \\input, where they come from in comments at the head."""
+    experiment, tables = findings.experiment, 0
+    head = [f"{experiment.title}. Needs booktabs, amssymb, graphicx, longtable.", *filter(None, provenance(findings))]
+    written = [f"% {line.lstrip('# ')}".rstrip() for line in "\n\n".join(head).splitlines()] + [""]
     for part in parts:
         if isinstance(part, Table):
             tables += 1

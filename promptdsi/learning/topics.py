@@ -21,6 +21,8 @@ from promptdsi.errors import PromptDSIError, UsageError
 WORDS = 10
 # A word of fewer documents could give one away: an index keeps these words, and must be able to forget a document.
 LEAST_DOCUMENTS = 3
+# A topic of one document would keep the mean of that document's queries as its key; such a document is an outlier instead.
+LEAST_IN_TOPIC = 2
 WORD = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -43,7 +45,7 @@ def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: s
     if len(vectors) < 8:
         raise PromptDSIError(f"{len(vectors)} documents are too few to mine topics from; use another prompt strategy")
     raw = ENGINES[engine](vectors, seed)
-    sizes = Counter(int(label) for label in raw if label >= 0)
+    sizes = {label: size for label, size in Counter(int(label) for label in raw if label >= 0).items() if size >= LEAST_IN_TOPIC}
     if len(sizes) < 2:
         raise PromptDSIError(f"topic engine {engine} found {len(sizes)} topics in {len(vectors)} documents, at least two are needed")
     place = {label: number for number, (label, _) in enumerate(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))}

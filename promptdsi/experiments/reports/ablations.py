@@ -7,7 +7,8 @@ from itertools import groupby
 
 from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Text, on_d0, on_new
 from promptdsi.experiments.plan import Setting
-from promptdsi.experiments.tables import Column, Entry, Line, Table, between, line, signed
+from promptdsi.experiments.reports.main import OF_P, comparison
+from promptdsi.experiments.tables import Column, Entry, Line, Table, line
 
 NAME = "ablations"
 MEASURES = (on_d0("Hits@1", "D0 H@1"), on_d0("Hits@10", "D0 H@10"), on_new("Hits@10", "A_T H@10"))
@@ -17,7 +18,8 @@ def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
         yield _table(setting, found)
-    yield Text("Changes are in points against the first line of a group; those whose 95 % interval excludes zero are marked with *.")
+    marked = "Changes are in points against the first line of a group; those whose 95 % interval excludes zero are marked with *"
+    yield Text(f"{marked}; {OF_P}")
 
 
 def _table(setting: Setting, found: Sequence[Finding]) -> Table:
@@ -27,19 +29,19 @@ def _table(setting: Setting, found: Sequence[Finding]) -> Table:
         lines.append(_line(base, None, group))
         lines += [_line(one, base, group) for one in others]
     columns = [Column("changed", left=True)]
-    columns += [Column(title, measure.name) for measure in MEASURES for title in ("%", "change", "95 % interval")]
+    columns += [Column(title, measure.name) for measure in MEASURES for title in ("%", "change", "95 % interval", "p")]
     return Table(f"{setting.label}: one thing changed at a time; * where the 95 % interval of a change excludes zero", columns, lines)
 
 
 def _line(one: Finding, base: Finding | None, group: str) -> Line:
     entries: list[Entry | str | None] = [one.label]
     for measure in MEASURES:
-        entries += [one.score(measure), *(("", "") if base is None else _change(one, base, measure))]
+        entries += [one.score(measure), *(("", "", "") if base is None else _change(one, base, measure))]
     return line(*entries, group=group)
 
 
-def _change(one: Finding, base: Finding, measure: Measure) -> tuple[str | None, str | None]:
+def _change(one: Finding, base: Finding, measure: Measure) -> list[Entry | str | None]:
+    """The change with its mark, its interval and its p-value."""
     found = one.against(base, measure)
-    if found is None:
-        return None, None
-    return signed(found.difference.value) + ("*" if found.difference.excludes_zero else ""), between(found.difference, sign=True)
+    change, interval, p, _ = comparison(found)
+    return [f"{change}*" if found is not None and found.difference.excludes_zero else change, interval, p]

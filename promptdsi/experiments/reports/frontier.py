@@ -1,4 +1,4 @@
-"""The chosen systems on test queries, and `best`, at each of its two dials, against each of them over the same queries."""
+"""The chosen systems on test queries, and `best`, at each of its two dials and with ten spans, against each over the same queries."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from promptdsi.experiments.tables import Column, Entry, Line, Table, between, li
 
 NAME = "frontier"
 KEPT, KEPT_TEN, NEW, NEW_ONE = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"), on_new("Hits@1")
+COMPARED = (choosing.OURS, choosing.LONGER, choosing.SHARPER)  # with every other system
 BOUNDS = ("Rehearsal", "Rehearsal, with all that best has")
 DIFFERENCES = (("A_T H@10", NEW), ("A_T H@1", NEW_ONE), ("D0 H@1", KEPT), ("D0 H@10", KEPT_TEN))
 
@@ -22,24 +23,24 @@ def parts(findings: Findings) -> Iterator[Part]:
     if len(list(findings.settings())) > 1:
         yield Heading("All streams")
         yield from _asked_and_found(findings)
-        for label in (choosing.OURS, choosing.LONGER):
+        for label in COMPARED:
             yield from (table for name, measure in DIFFERENCES if (table := _summary(findings, label, name, measure)).lines)
     for setting, found in findings.settings():
         yield Heading(setting.label)
         caption = (
             f"{setting.label}, test queries: each system at its chosen dial, with 95 % intervals; above all systems, below those around "
-            "“best”; the dotted line is D0 before anything was added"
+            "“best”, where long intervals are cut; the dotted line is D0 before anything was added"
         )
         yield Plot(setting.name, caption, partial(tradeoff.draw, found))
         yield _scores(setting, found)
         yield before_in_words(found)
-        for ours in (one for one in found if one.point.system.label in (choosing.OURS, choosing.LONGER) and one.records):
+        for ours in (one for one in found if one.point.system.label in COMPARED and one.records):
             yield _against(setting, ours, found)
 
 
 def _asked_and_found(findings: Findings) -> Iterator[Part]:
     """Whether ours is better on new corpora than each system it is up against, what it keeps of D0 beside them, and the bound."""
-    for label in (choosing.OURS, choosing.LONGER):
+    for label in COMPARED:
         said = []
         for setting, found in findings.settings():
             ours = next((one for one in found if one.records and one.point.system.label == label), None)
@@ -115,10 +116,9 @@ def _against(setting: Setting, ours: Finding, found: Sequence[Finding]) -> Table
             continue
         entries: list[Entry | str | None] = [other.point.system.label]
         for _, measure in DIFFERENCES:
-            points, interval, _, verdict = comparison(ours.against(other, measure))
-            entries += [points, interval, verdict]
+            entries += comparison(ours.against(other, measure))
         lines.append(line(*entries, group=other.group))
     name = ours.point.system.label
     columns = [Column(f"{name} minus", left=True)]
-    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "it is")]
+    columns += [Column(title, over) for over, _ in DIFFERENCES for title in ("points", "95 %", "p", "it is")]
     return Table(f"{setting.label}: {name} against each, paired over queries", columns, lines)

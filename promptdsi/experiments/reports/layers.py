@@ -84,13 +84,19 @@ def _single(setting: Setting, found: Sequence[Finding]) -> Table:
     for label, tried in by_system(found).items():
         lines += [line(_name(one), *_scores(one), group=label) for one in tried if len(layers_of(one)) == 1]
     lines += [line(one.label, *_scores(one), group="No prompts", ranked=False) for one in found if not layers_of(one)]
-    columns = [Column("layer", left=True), Column("H@10", "D0", "up"), Column(LOST.name, "D0", "down")]
-    columns += [Column("H@10", "A_T", "up"), Column("M@10", "A_T", "up")]
-    return Table(f"{setting.label}: one prompted layer, in per cent", columns, lines)
+    columns = [Column("layer", left=True)]
+    for over, best in (("D0 H@10", "up"), (f"D0 {LOST.name}", "down"), ("A_T H@10", "up"), ("A_T M@10", "up")):
+        columns += [Column("%", over, best), Column("95 % interval", over)]
+    return Table(f"{setting.label}: one prompted layer", columns, lines)
 
 
-def _scores(one: Finding) -> list[Entry | None]:
-    return [one.score(measure) for measure in (D0, LOST, NEW, NEW_MRR)]
+def _scores(one: Finding) -> list[Entry | str | None]:
+    """Each figure with its interval."""
+    entries: list[Entry | str | None] = []
+    for measure in (D0, LOST, NEW, NEW_MRR):
+        found = one.estimate(measure)
+        entries += [one.score(measure), None if found is None else between(found)]
+    return entries
 
 
 def _windows(setting: Setting, found: Sequence[Finding]) -> Iterator[Table]:

@@ -9,22 +9,28 @@ from promptdsi.evaluation.continual import Compared
 from promptdsi.experiments.expectations import CONTROL, LOST, expectations
 from promptdsi.experiments.findings import Finding, Findings, Heading, Measure, Part, Text, before_in_words, named, on_d0, on_new, total
 from promptdsi.experiments.plan import Setting
-from promptdsi.experiments.published import published
+from promptdsi.experiments.published import SOURCES, published
 from promptdsi.experiments.tables import Column, Entry, Line, Table, between, count, line, plain, score, signed
 
 NAME = "main"
 SYSTEM = Column("system", left=True)
 SHOWN = ("Hits@10", "MRR@10", "Hits@1")
 REST = ("Hits@5", "nDCG@10")
+OF_P = (
+    "p is from a paired sign-flip test over queries, "
+    "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons."
+)
 
 
 def parts(findings: Findings) -> Iterator[Part]:
     for setting, found in findings.settings():
         yield Heading(setting.label)
         yield _main(setting, found)
+        yield Text("Params. are those trained on new corpora; DPR trains its two towers on D0 alone.")
         yield before_in_words(found)
         yield _full(setting, found)
         yield _step_by_step(setting, found)
+        yield from _d0_took(findings.d0.get(setting.name))
         yield _intervals(setting, found)
         yield from _against_control(setting, found)
         yield from _expected(found)
@@ -80,9 +86,25 @@ def _step_by_step(setting: Setting, found: Sequence[Finding]) -> Table:
     for one in found:
         steps = one.records[0]["steps"] if one.records else []
         shown = [f"{step['seconds']:,.1f}{_rate(step)}" for step in steps]
-        lines.append(line(one.label, *shown, *[None] * (corpora - len(shown)), group=one.group))
+        first = f"{_before_d1(one.records[0]):,.1f}" if one.records else None
+        lines.append(line(one.label, first, *shown, *[None] * (corpora - len(shown)), group=one.group))
     title = "seconds to learn each corpus, first seed; in brackets queries per second of training (Multi and Joint learn all at once)"
-    return Table(f"{setting.label}: {title}", [SYSTEM, *(Column(f"D{number}") for number in range(1, corpora + 1))], lines)
+    columns = [SYSTEM, Column("before D1"), *(Column(f"D{number}") for number in range(1, corpora + 1))]
+    return Table(f"{setting.label}: {title}", columns, lines)
+
+
+def _before_d1(record: dict[str, Any]) -> float:
+    """What a system does with D0 that its checkpoint has not done, and the search of its settings."""
+    return float(record.get("fit_seconds", 0.0) + record.get("search_seconds", 0.0))
+
+
+def _d0_took(record: dict[str, Any] | None) -> Iterator[Part]:
+    if record is not None:
+        yield Text(
+            "“before D1” is what a system does with D0 beside its checkpoint: IncDSI's means and the search of its "
+            "settings, topics, what Dense encodes, all of DPR's training. "
+            f"The checkpoint, from which systems with rows begin, took {record['seconds']:,.0f} s."
+        )
 
 
 def _rate(step: dict[str, Any]) -> str:
@@ -112,8 +134,7 @@ def _against_control(setting: Setting, found: Sequence[Finding]) -> Iterator[Par
         yield Table(f"{setting.label}: {over} against “{CONTROL}”, in points over the same queries", columns, lines)
     yield Text(
         f"“{CONTROL}” trains the new rows and no prompt, a control the paper lacks: what it reaches, prompts do not explain. "
-        "“better” and “worse” are said only where the interval excludes zero; p is from a paired sign-flip test over queries, "
-        "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons. "
+        f"“better” and “worse” are said only where the interval excludes zero; {OF_P} "
         f"Prompts and “{CONTROL}” have the rates listed below; where a setting gives them one rate, another might serve either better. "
         "IncDSI's seeds differ mostly by the settings its search draws."
     )
@@ -145,7 +166,8 @@ def _expected(found: Sequence[Finding]) -> Iterator[Part]:
 
 
 def _published(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
-    name, theirs = published(setting.d0.params.get("backbone", "minilm"))
+    source = setting.d0.stream["source"]
+    name, theirs = published(setting.d0.params.get("backbone", "minilm"), source)
     lines = []
     for one in found:
         if one.label in theirs:
@@ -156,4 +178,5 @@ def _published(setting: Setting, found: Sequence[Finding]) -> Iterator[Part]:
         kinds = ("D0 H@10", "D0 M@10", "A_T H@10", "A_T M@10")
         columns = [SYSTEM, *(Column(whose, kind) for kind in kinds for whose in ("paper", "here"))]
         yield Table(f"{setting.label}: published figures ({name}) beside ours", columns, lines)
-        yield Text("Data, backbone and scale differ from the paper's, so that only the order of systems compares, not the figures.")
+        if source not in SOURCES:
+            yield Text("Data, backbone and scale differ from the paper's, so that only the order of systems compares, not the figures.")

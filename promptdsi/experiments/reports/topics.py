@@ -1,4 +1,4 @@
-"""Figures 4 and 5, Table 5: the largest topics of D0, their strongest terms, and queries that choose them."""
+"""Figures 5 and 6, Table 5: the largest topics of D0, their strongest terms, and queries that choose them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figure 6: which prompts test queries choose, corpus by corpus (METHOD 6.6)."""
+"""Figure 4: which prompts test queries choose, corpus by corpus (METHOD 6.6)."""
 
 from __future__ import annotations
 
