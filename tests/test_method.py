@@ -346,3 +346,5 @@ def test_no_topic_is_made_of_one_document() -> None:
     vectors = (centres[kinds] + 0.05 * rng.normal(size=(61, 16))).astype(np.float32)
     topics = mine_topics(vectors, ["word"] * 61)
     assert len(topics.counts) == 3 and min(topics.counts) > 1 and (topics.labels == -1).sum() == 1
+    few = np.concatenate([np.zeros((11, 16)), 10 * np.eye(3, 16)]).astype(np.float32) + 0.01 * rng.normal(size=(14, 16)).astype(np.float32)
+    assert mine_topics(few, ["word"] * 14).counts == [7, 7]  # eleven alike and three alone: halves, not an error

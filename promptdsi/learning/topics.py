@@ -62,7 +62,10 @@ def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
     width = min(50, *vectors.shape)
     reduced = PCA(width, svd_solver="full" if len(vectors) < 5000 else "randomized", random_state=seed).fit_transform(vectors)
     model = MiniBatchKMeans(clusters, random_state=seed, n_init=5, batch_size=2048)
-    return np.asarray(model.fit_predict(reduced))
+    labels = np.asarray(model.fit_predict(reduced))
+    if (np.bincount(labels) >= LEAST_IN_TOPIC).sum() < 2:  # a handful of documents, most of them alone: two halves along the main direction
+        return (reduced[:, 0] > np.median(reduced[:, 0])).astype(np.int64)
+    return labels
 
 
 def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
