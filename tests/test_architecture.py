@@ -117,3 +117,11 @@ def test_the_newcomers_files_are_there() -> None:
         assert (ROOT / name).is_file(), name
     assert (ROOT / ".ci/run").read_text().strip().endswith("make test")
     assert "make test" in (ROOT / "README.md").read_text()
+
+
+def test_nothing_runs_bfloat16_on_the_processor() -> None:
+    """Some processors announce AMX and die of it; what must compute so runs in a child process (tests/test_stages.py)."""
+    for path in [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("autocast") and node.args:
+                assert ast.unparse(node.args[0]) != "'cpu'", path

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -190,13 +193,29 @@ def test_kept_states_and_vectors_are_those_of_a_fresh_run(selection: str) -> Non
         torch.testing.assert_close(kept.query[0], first.mean(0), **CLOSE)
 
 
+MIXED_PRECISION = """
+import torch, tiny
+model = tiny.begun("topic")
+tokens = tiny.batch(*([7] * 200))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    query = model.selection_vector(tokens, model.enter(tokens))
+    mixed = model(tokens, query=query.float()).selection
+assert torch.equal(mixed.ids, model.strategy.select(query.float()).ids)
+assert mixed.prefix.dtype == torch.float32
+"""
+
+
 def test_prompts_are_chosen_alike_under_mixed_precision() -> None:
-    model = tiny.begun("topic")
-    tokens = tiny.batch(*([7] * 200))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        query = model.selection_vector(tokens, model.enter(tokens))
-        mixed = model(tokens, query=query.float()).selection
-    assert torch.equal(mixed.ids, model.strategy.select(query.float()).ids) and mixed.prefix.dtype == torch.float32
+    """In a child process, without AMX: virtual machines may announce it and kill whoever uses it (SIGILL)."""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "PYTHONPATH": os.pathsep.join(sys.path)}
+    outcome = subprocess.run([sys.executable, "-c", MIXED_PRECISION], env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, f"exit code {outcome.returncode}\n{outcome.stderr}"
+
+
+def test_the_processor_never_computes_in_bfloat16() -> None:
+    with stages.autocast(torch.device("cpu")):
+        assert not torch.is_autocast_enabled("cpu")
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
 def test_prompts_and_keys_start_uniform_and_every_draw_is_its_own() -> None:
