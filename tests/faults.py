@@ -25,7 +25,7 @@ class Died(BaseException):
 class Faults:
     def __init__(self, *, at: int | None = None, error: int | None = None) -> None:
         self.at, self.error = at, error
-        self.count, self.dead = 0, False
+        self.count, self.deleted = 0, False
         self.log: list[str] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> Faults:
@@ -36,7 +36,7 @@ class Faults:
         return getattr(os, name)
 
     def step(self, what: str, path: object = "") -> None:
-        if self.dead:
+        if self.deleted:
             raise Died
         self.count += 1
         self.log.append(f"{what} {Path(str(path)).name}")
@@ -44,7 +44,7 @@ class Faults:
             if self.error is not None:
                 # As the kernel does it: a write does not say which file it was for.
                 raise OSError(self.error, os.strerror(self.error), *([] if what in ("write", "fsync") else [str(path)]))
-            self.dead = True
+            self.deleted = True
             raise Died
 
     def fsync(self, handle: int) -> None:

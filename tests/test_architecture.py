@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "promptdsi"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up. A folder may import from itself and from what stands before it.
-LAYERS = ("ground", "corpus", "model", "learning", "engine", "methods", "evaluation", "experiments", "index", "serving", "cli")
+LAYERS = ("ground", "corpus", "model", "training", "engine", "methods", "evaluation", "bench", "index", "serving", "cli")
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 50
 
 
@@ -120,7 +120,7 @@ def test_the_newcomers_files_are_there() -> None:
 
 
 def test_nothing_runs_bfloat16_on_the_processor() -> None:
-    """Some processors announce AMX and die of it; what must compute so runs in a child process (tests/test_stages.py)."""
+    """Some processors announce AMX and die of it; what must compute so runs in a child process (tests/training/test_stages.py)."""
     for path in [*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "tools").rglob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("autocast") and node.args:

@@ -13,10 +13,10 @@ import pytest
 import small
 
 from promptdsi import Corpus, __version__
+from promptdsi.bench.written import ExperimentFile, SettingTable, SystemTable
 from promptdsi.cli.main import BENCH, COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
-from promptdsi.experiments.written import ExperimentFile, SettingTable, SystemTable
 from promptdsi.index.export import EXPORTS
 from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies

@@ -129,14 +129,14 @@ def prepare(place: str, rows: int) -> None:
 def answer(name: str, place: str) -> None:
     """Answer what comes over standard input: a list of lists of queries, each timed."""
     started = time.perf_counter()
-    ask = contestant(name, place)
-    ask([FIRST])
+    rank_queries = contestant(name, place)
+    rank_queries([FIRST])
     print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
     for line in sys.stdin:
         taken = []
         for asked in json.loads(line):
             began = time.perf_counter()
-            ask(asked)
+            rank_queries(asked)
             taken.append(time.perf_counter() - began)
         status = Path("/proc/self/status").read_text()
         memory = {key: int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("RssAnon", "RssFile")}
@@ -152,7 +152,7 @@ class Contestant:
         self.ready = self._read()["ready"]
         self.memory: dict[str, float] = {}
 
-    def ask(self, asked: list[list[str]]) -> list[float]:
+    def rank_queries(self, asked: list[list[str]]) -> list[float]:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
@@ -201,9 +201,9 @@ def measure(place: Path, rows: int) -> dict[str, Any]:
         own = [[query] for query in asked[number * ASKED : (number + 1) * ASKED]]
         found: dict[str, Any] = {"bandwidth": max(bandwidth(threads), bandwidth(1))}
         for name, system in systems.items():
-            taken = system.ask(own)
+            taken = system.rank_queries(own)
             found[name] = {"p50": statistics.median(taken), "all": taken}
-            found[name]["batch"] = min(system.ask([batch, batch]))
+            found[name]["batch"] = min(system.rank_queries([batch, batch]))
         rounds.append(found)
     memory = {name: system.memory for name, system in systems.items()}
     ready = {name: system.ready for name, system in systems.items()}

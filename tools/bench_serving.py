@@ -90,7 +90,7 @@ def client(port: int) -> Callable[[str], float]:
     """A connection that stays; gives the seconds each search took."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
 
-    def ask(query: str) -> float:
+    def rank_queries(query: str) -> float:
         body = json.dumps({"query": query, "k": 10})
         began = time.perf_counter()
         connection.request("POST", "/api/search", body, {"Content-Type": "application/json"})
@@ -100,7 +100,7 @@ def client(port: int) -> Callable[[str], float]:
         assert answer.status == 200, content
         return seconds
 
-    return ask
+    return rank_queries
 
 
 def until_ready(port: int) -> None:
@@ -120,10 +120,10 @@ def throughput(port: int, clients: int, queries: list[str]) -> float:
     end = began + SECONDS
 
     def work(place: int) -> None:
-        ask = client(port)
+        rank_queries = client(port)
         turn = place
         while time.perf_counter() < end:
-            ask(queries[turn % len(queries)])
+            rank_queries(queries[turn % len(queries)])
             turn += 1
             counts[place] += 1
 

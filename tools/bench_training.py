@@ -24,15 +24,15 @@ from plain_step import PROMPTED_LAYER, PlainStep
 
 from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
-from promptdsi.learning.batches import bucketed
-from promptdsi.learning.encoding import keep_states
-from promptdsi.learning.examples import Asked, Examples, asked_of, tokenised
-from promptdsi.learning.objectives import cross_entropy
-from promptdsi.learning.stages import Rates, Softmax, learn_rows
-from promptdsi.learning.training import Plan
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
 from promptdsi.model.tokens import Tokenizer
+from promptdsi.training.batches import bucketed
+from promptdsi.training.encoding import keep_states
+from promptdsi.training.examples import Examples, TrainingPair, tokenised, training_pairs_of
+from promptdsi.training.objectives import cross_entropy
+from promptdsi.training.stages import Rates, Softmax, learn_rows
+from promptdsi.training.training import Plan
 
 BATCH, NEW, ROUNDS, BATCHES = 128, 352, 5, 6
 OURS = ("l2p", "s++", "coda", "topic")
@@ -43,9 +43,9 @@ ROWS_ONLY, ROWS_ONLY_QUERIES = 60, 480
 MANY_ROWS = 1_000_000  # whose memory is looked at
 
 
-def chosen(corpus: Corpus) -> list[Asked]:
+def chosen(corpus: Corpus) -> list[TrainingPair]:
     """The queries of one round: the same for every step, so that rounds differ by noise alone."""
-    asked = asked_of(corpus, pseudo=5, seed=0)
+    asked = training_pairs_of(corpus, pseudo=5, seed=0)
     return [asked[number] for number in np.random.default_rng(0).permutation(len(asked))[: BATCH * BATCHES]]
 
 
@@ -68,7 +68,7 @@ class OurStep:
         model.strategy.prepare(self.kept.query, torch.arange(len(self.kept.query)) % 20 if model.strategy.wants_topics else None)
         model.strategy.begin_corpus(self.kept.query)
         learning = [p for p in model.parameters() if p.requires_grad]
-        self.model, self.optimiser = model.train(), torch.optim.AdamW(learning, lr=1e-4)
+        self.model, self.optimizer = model.train(), torch.optim.AdamW(learning, lr=1e-4)
         self.batches = bucketed(self.examples.lengths, BATCH, seed=0, epoch=0)
 
     def step(self, number: int) -> int:
@@ -78,9 +78,9 @@ class OurStep:
         loss = (
             cross_entropy(encoded.vectors, self.model.rows, self.examples.targets[torch.from_numpy(batch)]).mean() + encoded.selection.loss
         )
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return len(batch)
 
 
@@ -110,16 +110,16 @@ class D0Step:
         docids = [f"old{n}" for n in range(rows - NEW)] + [document.docid for document in corpus.documents]
         self.model.rows.grow(docids, 0.05 * torch.randn(rows, 384))
         self.examples: Examples = tokenised(chosen(corpus), self.model.rows, self.tokenizer, max_tokens=32)
-        self.optimiser = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
+        self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
         self.batches = bucketed(self.examples.lengths, BATCH, seed=0, epoch=0)
 
     def step(self, number: int) -> int:
         batch = self.batches[number % len(self.batches)]
         vectors = self.model.unprompted(self.tokenizer.pad([self.examples.ids[n] for n in batch]))
         loss = cross_entropy(vectors, self.model.rows, self.examples.targets[torch.from_numpy(batch)]).mean()
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return len(batch)
 
 
@@ -152,12 +152,12 @@ def rows_only(rows: int) -> float:
     model.rows.freeze()
     model.rows.grow([document.docid for document in documents], 0.05 * torch.randn(len(documents), 384))
     here = {document.docid for document in documents}
-    asked = [one for one in asked_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
+    asked = [one for one in training_pairs_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
     examples = tokenised(asked, model.rows, method.tokenizer_, max_tokens=32)
     rates = Rates(0.0, method.add_row_lr, 0.0, 0.0, method.row_decay)
     plan = Plan(method.add_epochs, method.batch_size, method.add_schedule, 0)
     started = time.perf_counter()
-    learn_rows(model, examples, method.tokenizer_, rates, plan, method.care(), Softmax(model.scale))
+    learn_rows(model, examples, method.tokenizer_, rates, plan, method.retention(), Softmax(model.scale))
     return time.perf_counter() - started
 
 

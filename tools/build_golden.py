@@ -20,7 +20,7 @@ def main() -> None:
 
     from promptdsi.corpus.corpus import Corpus
 
-    target = ROOT.resolve() / "tests" / "golden" / sys.argv[1]
+    target = ROOT.resolve() / "tests" / "index" / "golden" / sys.argv[1]
     if target.exists():
         sys.exit(f"{target} exists; a golden index is never rewritten")
     corpora = small.stream()

@@ -19,12 +19,12 @@ from judging import FAILS, HOLDS, NOT_PLANNED, NOT_RUN, NOT_SHOWN, SHOWN, VERIFI
 from main_table import HITS_ON_D0, HITS_ON_NEW, whole
 from pages import write_or_check
 
-from promptdsi.experiments.cells import Results
-from promptdsi.experiments.expectations import KEPT
-from promptdsi.experiments.findings import Finding, Findings, command, gather
-from promptdsi.experiments.plan import Experiment, Setting, read_experiment
-from promptdsi.experiments.published import BERT, SBERT, SPEED_UP, TWO_PASSES, Published
-from promptdsi.experiments.tables import plain
+from promptdsi.bench.cells import Results
+from promptdsi.bench.expectations import KEPT
+from promptdsi.bench.findings import Finding, Findings, command, gather
+from promptdsi.bench.plan import Experiment, Setting, read_experiment
+from promptdsi.bench.published import BERT, SBERT, SPEED_UP, TWO_PASSES, Published
+from promptdsi.bench.tables import plain
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, SCALE = ROOT / "docs" / "REPRODUCTION.md", "squadx"
@@ -103,7 +103,7 @@ class Item(NamedTuple):
     note: str = ""
 
 
-class Known(NamedTuple):
+class EncodingCache(NamedTuple):
     """An item with what its cells say."""
 
     item: Item
@@ -198,7 +198,7 @@ ITEMS: tuple[Item | Unmeasured, ...] = (
 )
 
 
-def known(item: Item, results: Results) -> Known:
+def known(item: Item, results: Results) -> EncodingCache:
     """What the cells say of an item; with no cell at all its claims are judged on nothing, and so not run."""
     experiment = read_experiment(ROOT / "experiments" / f"{item.experiment}.toml", SCALE, results)
     setting = next(one for one in experiment.settings if one.name == item.setting)
@@ -212,7 +212,7 @@ def known(item: Item, results: Results) -> Known:
     cells = sum(len(one.records) for one in found), sum(len(one.point.cells) for one in found)
     run = f"{SCALE}, {setting.label}" + (f"; seeds {', '.join(map(str, seeds))}; {cells[0]} of {cells[1]} cells" if seeds else "")
     table = "" if item.whole is None else whole(item.whole, found)
-    return Known(item, experiment, run, item.ours(findings, setting) or NOT_RUN, item.rule(found), table)
+    return EncodingCache(item, experiment, run, item.ours(findings, setting) or NOT_RUN, item.rule(found), table)
 
 
 def overall(found: Sequence[Claim]) -> str:
@@ -227,7 +227,7 @@ def overall(found: Sequence[Claim]) -> str:
     return f"**{worst}**" + (f" ({several})" if len(said) > 1 else "") + (f"; {sums[0]}" if sums else "")
 
 
-def overview(rows: Sequence[Known | Unmeasured]) -> str:
+def overview(rows: Sequence[EncodingCache | Unmeasured]) -> str:
     lines = ["| of the paper | what | command | run here | the paper | ours | verdict |", "|" + "---|" * 7]
     for one in rows:
         if isinstance(one, Unmeasured):
@@ -239,7 +239,7 @@ def overview(rows: Sequence[Known | Unmeasured]) -> str:
     return "\n".join(lines)
 
 
-def claim_by_claim(one: Known) -> str:
+def claim_by_claim(one: EncodingCache) -> str:
     report = PAGE.parent / "results" / SCALE / f"{one.item.experiment}.md"
     link = f" Report: [{report.name}](results/{SCALE}/{report.name})." if report.is_file() else ""
     claims = ["| claim | verdict | evidence |", "|---|---|---|"]
@@ -250,7 +250,7 @@ def claim_by_claim(one: Known) -> str:
 
 def page(results: Results) -> str:
     rows = [known(item, results) if isinstance(item, Item) else item for item in ITEMS]
-    measured = [one for one in rows if isinstance(one, Known)]
+    measured = [one for one in rows if isinstance(one, EncodingCache)]
     parts = [HEAD, "## Overview", overview(rows), "## Claim by claim", *(claim_by_claim(one) for one in measured)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

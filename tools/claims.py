@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import sums
-from judging import FAILS, HOLDS, NOT_RUN, SHOWN, Claim, Gap, gaps, judged, turned
+from judging import FAILS, HOLDS, NOT_RUN, SHOWN, Claim, Gap, gaps, judge, turned
 
-from promptdsi.evaluation.continual import Figures, Matrix, estimate, over_seeds
-from promptdsi.experiments.expectations import (
+from promptdsi.bench.expectations import (
     CONTROL,
     COUNTS_QUERIES,
     D0,
@@ -28,11 +27,12 @@ from promptdsi.experiments.expectations import (
     frozen_encoder,
     learning,
 )
-from promptdsi.experiments.findings import Finding, Measure, on_new
-from promptdsi.experiments.published import SPEED_UP
-from promptdsi.experiments.reports import layers, passes, utilisation
-from promptdsi.experiments.reports.curves import after
-from promptdsi.experiments.tables import size
+from promptdsi.bench.findings import Finding, Measure, on_new
+from promptdsi.bench.published import SPEED_UP
+from promptdsi.bench.reports import layers, passes, utilisation
+from promptdsi.bench.reports.curves import after
+from promptdsi.bench.tables import size
+from promptdsi.evaluation.continual import Figures, Matrix, estimate, over_seeds
 
 ROOT = Path(__file__).resolve().parent.parent
 RESAMPLES = 1000
@@ -59,26 +59,26 @@ def main(found: Sequence[Finding]) -> list[Claim]:
     kept = None if lost is None else turned(lost)
     within = f"within {100 * KEPT:.0f} points"
     return [
-        judged("Methods with a frozen encoder keep D0 better than DSI++", gaps(frozen, of(found, "DSI++"), D0)),
-        judged("DSI++ keeps D0 better than Sequential", gaps(of(found, "DSI++"), of(found, "Sequential"), D0)),
-        judged("Multi is best on new corpora among all that learn", gaps(multi, learned, NEW)),
-        judged(f"IncDSI keeps D0, {within}", [Gap("after the last corpus − before the first", kept)], margin=KEPT),
-        judged("Every PromptDSI variant is better on new corpora than IncDSI", gaps(variants, incdsi, NEW)),
-        judged("Every PromptDSI variant is better on new corpora than IncDSI*", gaps(variants, of(found, "IncDSI*"), NEW)),
-        judged(f"Every PromptDSI variant keeps D0 as IncDSI does, {within}", gaps(variants, incdsi, D0), margin=KEPT),
-        judged("IncDSI and every PromptDSI variant are better on new corpora than DPR", gaps([*incdsi, *variants], of(found, "DPR"), NEW)),
-        judged("… and than Joint", gaps([*incdsi, *variants], of(found, "Joint"), NEW)),
-        judged(f"Not in the paper: every variant is better on new corpora than “{CONTROL}”", gaps(variants, control, NEW), counted=False),
-        judged(f"Not in the paper: every variant keeps D0 better than “{CONTROL}”", gaps(variants, control, D0), counted=False),
+        judge("Methods with a frozen encoder keep D0 better than DSI++", gaps(frozen, of(found, "DSI++"), D0)),
+        judge("DSI++ keeps D0 better than Sequential", gaps(of(found, "DSI++"), of(found, "Sequential"), D0)),
+        judge("Multi is best on new corpora among all that learn", gaps(multi, learned, NEW)),
+        judge(f"IncDSI keeps D0, {within}", [Gap("after the last corpus − before the first", kept)], margin=KEPT),
+        judge("Every PromptDSI variant is better on new corpora than IncDSI", gaps(variants, incdsi, NEW)),
+        judge("Every PromptDSI variant is better on new corpora than IncDSI*", gaps(variants, of(found, "IncDSI*"), NEW)),
+        judge(f"Every PromptDSI variant keeps D0 as IncDSI does, {within}", gaps(variants, incdsi, D0), margin=KEPT),
+        judge("IncDSI and every PromptDSI variant are better on new corpora than DPR", gaps([*incdsi, *variants], of(found, "DPR"), NEW)),
+        judge("… and than Joint", gaps([*incdsi, *variants], of(found, "Joint"), NEW)),
+        judge(f"Not in the paper: every variant is better on new corpora than “{CONTROL}”", gaps(variants, control, NEW), counted=False),
+        judge(f"Not in the paper: every variant keeps D0 better than “{CONTROL}”", gaps(variants, control, D0), counted=False),
         *(
-            judged(
+            judge(
                 f"Not in the paper: every continual system is better on new corpora than {label}, which learns nothing",
                 gaps(rivals, of(found, label), NEW),
                 counted=False,
             )
             for label in WITHOUT_ROWS
         ),
-        judged(
+        judge(
             f"Not in the paper: Multi is better on new corpora than {COUNTS_QUERIES}, which learns nothing",
             gaps(multi, of(found, COUNTS_QUERIES), NEW),
             counted=False,
@@ -107,9 +107,9 @@ def curves(found: Sequence[Finding]) -> list[Claim]:
     ]
     least = f"forgets as little as IncDSI, within {100 * KEPT:.0f} points of F_T"
     return [
-        judged("Every PromptDSI variant is above IncDSI in A_t, after every corpus", steps),
-        judged("… and in LA_T", gaps(variants, incdsi, LEARNED)),
-        judged(f"Every PromptDSI variant {least}", gaps(variants, incdsi, FORGOT, sign=-1.0), margin=KEPT),
+        judge("Every PromptDSI variant is above IncDSI in A_t, after every corpus", steps),
+        judge("… and in LA_T", gaps(variants, incdsi, LEARNED)),
+        judge(f"Every PromptDSI variant {least}", gaps(variants, incdsi, FORGOT, sign=-1.0), margin=KEPT),
     ]
 
 
@@ -118,7 +118,7 @@ def one_pass(found: Sequence[Finding]) -> list[Claim]:
     claims = []
     for what, measure in (("D0 H@10", D0), ("A_T H@10", NEW), ("A_T M@10", NEW_MRR)):
         differences = [gap for one, two in passes.pairs(found) for gap in gaps([one], [two], measure)]
-        claims.append(judged(f"One pass is as good as two in {what}, within {100 * KEPT:.0f} points", differences, margin=KEPT))
+        claims.append(judge(f"One pass is as good as two in {what}, within {100 * KEPT:.0f} points", differences, margin=KEPT))
     said = [
         f"{label} {row['learning: two passes ÷ one']:.1f}× ({row['learning, from … to']}) in learning, "
         f"{row['search: two passes ÷ one']:.1f}× ({row['search, from … to']}) in search"
@@ -154,7 +154,7 @@ def example_queries(found: Sequence[Finding]) -> list[Claim]:
     """Table 5: examples; ours come with the words a query shares with the topic it chose, minus the mean over the other topics."""
     record = next((record for one in found for record in one.records if (record.get("topics") or {}).get("examples")), None)
     gap = None if record is None else estimate(resampled(np.array(list(shared_words(record["topics"])), dtype=np.float64)))
-    claim = judged(
+    claim = judge(
         "Queries that choose a topic, and its terms (hundredths of a word shared with it, minus those shared with others)",
         [Gap("own − others", gap)],
     )
@@ -189,7 +189,7 @@ def pool_use(found: Sequence[Finding]) -> list[Claim]:
     use = {one.label: over_seeds([used(counts) for counts in chosen]) for one in found if (chosen := chosen_by(one))}
     rest = [one.label for one in found if one.label != "Topic"]
     return [
-        judged(
+        judge(
             f"Topic uses more of its pool than {' and '.join(rest)} (test queries of all corpora)",
             [Gap(f"Topic − {label}", estimate(use["Topic"] - use[label]) if {"Topic", label} <= use.keys() else None) for label in rest],
         )
@@ -202,7 +202,7 @@ def pool_use_in_figures(found: Sequence[Finding]) -> list[Claim]:
     claims = []
     for text, least, share in (("over 60 % of its pool", 0.6, used), ("over 30 % of it frequently", 0.3, frequent)):
         gap = estimate(over_seeds([share(counts) for counts in topic]) - least) if topic else None
-        claims.append(judged(f"Topic uses {text}", [Gap(f"Topic − {100 * least:.0f} %", gap)]))
+        claims.append(judge(f"Topic uses {text}", [Gap(f"Topic − {100 * least:.0f} %", gap)]))
     return [*pool_use(found), *claims]
 
 
@@ -242,17 +242,17 @@ def prompted_layers(found: Sequence[Finding]) -> list[Claim]:
     second = [tried[2,] for tried in groups.values()]
     beside = [(coda, [groups[label][which] for label in ("L2P", "S++")]) for which, coda in groups["CODA"].items()]
     return [
-        judged("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW)),
-        judged("CODA keeps D0 better than L2P and S++, layer by layer", [gap for one, rest in beside for gap in gaps([one], rest, D0)]),
-        judged(
+        judge("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW)),
+        judge("CODA keeps D0 better than L2P and S++, layer by layer", [gap for one, rest in beside for gap in gaps([one], rest, D0)]),
+        judge(
             "… and is behind them on new corpora, layer by layer",
             [gap for one, rest in beside for gap in gaps([one], rest, NEW, sign=-1.0)],
         ),
-        judged(f"At layer 2 as much of D0 is kept as IncDSI keeps, within {100 * KEPT:.0f} points", gaps(second, incdsi, D0), margin=KEPT),
-        judged(f"L2P and S++ keep D0 better at layer 2 than at the top layer ({top} here)", down),
-        judged(f"Two layers gain little over layer 1 on new corpora: less than {100 * KEPT:.0f} points", two, margin=KEPT),
-        judged("… and keep more of D0", kept),
-        judged("Three layers are worse in MRR@10 on new corpora than layer 1", three),
+        judge(f"At layer 2 as much of D0 is kept as IncDSI keeps, within {100 * KEPT:.0f} points", gaps(second, incdsi, D0), margin=KEPT),
+        judge(f"L2P and S++ keep D0 better at layer 2 than at the top layer ({top} here)", down),
+        judge(f"Two layers gain little over layer 1 on new corpora: less than {100 * KEPT:.0f} points", two, margin=KEPT),
+        judge("… and keep more of D0", kept),
+        judge("Three layers are worse in MRR@10 on new corpora than layer 1", three),
     ]
 
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from promptdsi.bench.findings import Finding, Measure
+from promptdsi.bench.tables import between, signed
 from promptdsi.evaluation.continual import ROUNDING, Estimate
-from promptdsi.experiments.findings import Finding, Measure
-from promptdsi.experiments.tables import between, signed
 
 HOLDS, FAILS, NOT_SHOWN = "ordering holds", "ordering does not hold", "not shown"
 VERIFIED, VERIFIED_IN_PART = "arithmetic verified", "arithmetic verified in part"
@@ -36,7 +36,7 @@ Systems = Sequence[Finding | str]  # a label alone is a system this scale does n
 Rule = Callable[[Sequence[Finding]], list[Claim]]
 
 
-def judged(text: str, gaps: Iterable[Gap], *, margin: float = 0.0, counted: bool = True) -> Claim:
+def judge(text: str, gaps: Iterable[Gap], *, margin: float = 0.0, counted: bool = True) -> Claim:
     """Holds where every interval lies above −margin, does not where one lies below it; not shown otherwise."""
     gaps = list(gaps)
     ran = [(gap.name, gap.found) for gap in gaps if gap.found is not None]

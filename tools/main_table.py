@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from promptdsi.experiments.expectations import D0, NEW
-from promptdsi.experiments.findings import Finding, on_d0, on_new
-from promptdsi.experiments.published import MS_MARCO, NQ, Published
-from promptdsi.experiments.tables import NONE, Column, Table, between, line
+from promptdsi.bench.expectations import D0, NEW
+from promptdsi.bench.findings import Finding, on_d0, on_new
+from promptdsi.bench.published import MS_MARCO, NQ, Published
+from promptdsi.bench.tables import NONE, Column, Table, between, line
 
 HITS_ON_D0, HITS_ON_NEW = 0, 2  # places in a printed line
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import claims
 
-from promptdsi.experiments.expectations import D0, NEW
-from promptdsi.experiments.findings import Findings
-from promptdsi.experiments.plan import Setting
-from promptdsi.experiments.reports import layers, passes, utilisation
-from promptdsi.experiments.reports.curves import after
-from promptdsi.experiments.tables import between, score, size
+from promptdsi.bench.expectations import D0, NEW
+from promptdsi.bench.findings import Findings
+from promptdsi.bench.plan import Setting
+from promptdsi.bench.reports import layers, passes, utilisation
+from promptdsi.bench.reports.curves import after
+from promptdsi.bench.tables import between, score, size
 from promptdsi.methods.dsi import DSIMethod
 
 KEY = ("IncDSI", "S++", "Topic")  # whose figures stand in the overview

@@ -58,7 +58,7 @@ class PlainStep:
         self.classifier = nn.Linear(width, rows, bias=False)
         self.first_new = rows - new
         self.two_pass = two_pass
-        self.optimiser = torch.optim.AdamW([self.prefix.prompt, *self.classifier.parameters()], lr=1e-4)
+        self.optimizer = torch.optim.AdamW([self.prefix.prompt, *self.classifier.parameters()], lr=1e-4)
         self.model.train()
 
     def step(self, ids: list[Ids], targets: Tensor) -> float:
@@ -74,8 +74,8 @@ class PlainStep:
             self.prefix.enabled = True
         hidden = self.model(input_ids=batch, attention_mask=mask).last_hidden_state[:, 0]
         loss = nn.functional.cross_entropy(self.classifier(hidden), targets)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
         self.classifier.weight.grad[: self.first_new] = 0  # type: ignore[index]
-        self.optimiser.step()
+        self.optimizer.step()
         return loss.item()

@@ -19,10 +19,10 @@ from typing import Any
 
 import report
 
-from promptdsi.experiments.cells import Cell, Results, matrix_of, moved
-from promptdsi.experiments.findings import on_d0, on_new
-from promptdsi.experiments.plan import read_experiment
-from promptdsi.experiments.running import Runner, versions
+from promptdsi.bench.cells import Cell, Results, matrix_of, moved
+from promptdsi.bench.findings import on_d0, on_new
+from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.running import Runner, versions
 from promptdsi.progress import shown
 
 ROOT = Path(__file__).resolve().parent.parent

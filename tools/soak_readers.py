@@ -14,7 +14,7 @@ from pathlib import Path
 
 import report
 
-TESTS = ("tests/test_roundtrip.py", "tests/test_fuzz.py")
+TESTS = ("tests/corpus/test_roundtrip.py", "tests/corpus/test_fuzz.py")
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         figures = Path(folder) / "figures.json"
         environment = os.environ | {"PROMPTDSI_LOAD_SECONDS": seconds, "PROMPTDSI_LOAD_FIGURES": str(figures)}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_serving_load.py"]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/serving/test_serving_load.py"]
         outcome = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
         if outcome.returncode:
             print(outcome.stdout[-4000:], file=sys.stderr)

@@ -6,9 +6,9 @@ import re
 
 from judging import FAILS, VERIFIED, Claim, arithmetic
 
-from promptdsi.experiments.published import MS_MARCO, NQ
-from promptdsi.experiments.reports import memory
-from promptdsi.experiments.tables import size
+from promptdsi.bench.published import MS_MARCO, NQ
+from promptdsi.bench.reports import memory
+from promptdsi.bench.tables import size
 
 WIDTH = memory.WIDTH
 # Table 1 of the paper: documents of D0 to D5.

@@ -34,9 +34,9 @@ def run(
     import time
 
     use_threads(threads)
-    from promptdsi.experiments.cells import Results
-    from promptdsi.experiments.plan import cells_of, read_experiment
-    from promptdsi.experiments.running import Runner
+    from promptdsi.bench.cells import Results
+    from promptdsi.bench.plan import cells_of, read_experiment
+    from promptdsi.bench.running import Runner
     from promptdsi.progress import shown, silent
 
     read = [read_experiment(path, scale, Results(results)) for path in experiments]
@@ -72,9 +72,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Write an experiment's tables (Markdown, LaTeX) and figures (PNG, SVG) from its cells alone."""
-    from promptdsi.experiments.cells import Results
-    from promptdsi.experiments.plan import read_experiment
-    from promptdsi.experiments.reporting import write_report
+    from promptdsi.bench.cells import Results
+    from promptdsi.bench.plan import read_experiment
+    from promptdsi.bench.reporting import write_report
 
     for path in experiments:
         written = write_report(read_experiment(path, scale, Results(results)), Results(results))
@@ -91,9 +91,9 @@ def plan(
     json: Json = False,
 ) -> None:
     """What would be run, and about how many hours it takes: measured times of like cells where there are any."""
-    from promptdsi.experiments.cells import Results
-    from promptdsi.experiments.hours import expected
-    from promptdsi.experiments.plan import read_experiment
+    from promptdsi.bench.cells import Results
+    from promptdsi.bench.hours import expected
+    from promptdsi.bench.plan import read_experiment
 
     rows = expected([read_experiment(path, scale, Results(results)) for path in experiments], Results(results))
     if json:

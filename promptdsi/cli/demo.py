@@ -45,7 +45,7 @@ def demo(
     story.grow()
     for k in (10, 1) if not sys.stdout.isatty() else (1,):
         story.show(k)
-    story.ask()
+    story.rank_queries()
     story.forget()
     story.prove()
     seconds = time.monotonic() - started
@@ -141,7 +141,7 @@ class Story:
         """Ask every corpus so far its test queries, and record the ranks in the index."""
         seen = self.corpora[: len(self.index.snapshot.manifest.corpora)]
         self.ranks[f"after {seen[-1].name}"] = {
-            corpus.name: [min(one.ranks) for one in self.index.evaluate(corpus, keep=True).judged] for corpus in seen
+            corpus.name: [min(one.ranks) for one in self.index.evaluate(corpus, keep=True).query_ranks] for corpus in seen
         }
 
     def compare(self) -> None:
@@ -179,7 +179,7 @@ class Story:
         if not self.quiet:
             (Console() if sys.stdout.isatty() else Console(width=120)).print(self.table(k))
 
-    def ask(self) -> None:
+    def rank_queries(self) -> None:
         last = self.corpora[-1].pairs("test")[0].query.text
         self.tell("3. Ask. The last answer arrived with the last corpus.")
         for query in (QUESTIONS[0], QUESTIONS[1], last):

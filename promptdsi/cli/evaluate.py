@@ -45,7 +45,7 @@ def evaluate(
     """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.evaluation.asking import write_run
+    from promptdsi.evaluation.evaluate import write_run
     from promptdsi.evaluation.metrics import DEFAULT, measure
     from promptdsi.index.index import Index
 
@@ -56,9 +56,9 @@ def evaluate(
     if run is not None:
         if not run.parent.is_dir():
             raise DataError("is no folder to write a run file to", path=run.parent)
-        write_run(run, asked.questions, opened.snapshot.method.search([one.text for one in asked.questions], k=k), tag="promptdsi")
+        write_run(run, asked.load_queries, opened.snapshot.method.search([one.text for one in asked.load_queries], k=k), tag="promptdsi")
         say(f"run written to {run}", quiet=quiet)
-    measured = {name: measure(name, asked.judged) for name in DEFAULT}
+    measured = {name: measure(name, asked.query_ranks) for name in DEFAULT}
     if json:
         figures = {name: {"value": one.value, "n": one.n, "low": one.low, "high": one.high} for name, one in measured.items()}
         print_json({"corpus": read.name, "split": split, "generation": opened.generation, "metrics": figures})

@@ -38,10 +38,10 @@ def info(index: IndexPath, json: Json = False) -> None:
         "purge_unfinished": pending(store, manifest),
     }
     corpora = []
-    for entry, gone in zip(manifest.corpora, manifest.dead_places(), strict=True):
-        living = entry.count - len(gone)
+    for entry, gone in zip(manifest.corpora, manifest.deleted_positions(), strict=True):
+        live = entry.count - len(gone)
         kept = {"probes": bool(entry.probes), "queries": bool(entry.queries)}
-        corpora.append({"corpus": entry.name, "documents": living, "since": entry.since, "trained": not entry.fast} | kept)
+        corpora.append({"corpus": entry.name, "documents": live, "since": entry.since, "trained": not entry.fast} | kept)
     if json:
         print_json(facts | {"corpora": corpora, "params": manifest.params})
         return

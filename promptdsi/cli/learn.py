@@ -160,7 +160,7 @@ def works_alone() -> bool:
     """New rows are the work of one process: the first goes on by itself, helpers have nothing to do."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return True
-    from promptdsi.learning.distributed import work_alone
+    from promptdsi.training.distributed import work_alone
 
     helper = is_helper()
     work_alone()

@@ -57,7 +57,7 @@ def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the d
 
     opened = Index.open(index, at=at, device="cpu")
     found = opened.get(docid)
-    row = opened.snapshot.living(docid)
+    row = opened.snapshot.live(docid)
     assert row is not None
     entry = opened.snapshot.place(row).entry
     if json:

@@ -107,7 +107,7 @@ class Corpus:
         kinds = {query.queryid: query.kind for query in self.queries}
         sizes = {"documents": len(self.documents)}
         for split in SPLITS:
-            judged = {judgement.queryid for judgement in self.qrels.get(split, ()) if judgement.score > 0}
-            sizes[split] = sum(kinds[queryid] == "annotated" for queryid in judged)
+            query_ranks = {judgement.queryid for judgement in self.qrels.get(split, ()) if judgement.score > 0}
+            sizes[split] = sum(kinds[queryid] == "annotated" for queryid in query_ranks)
         sizes["pseudo"] = Counter(kinds.values())["pseudo"]
         return sizes

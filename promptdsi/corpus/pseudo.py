@@ -131,9 +131,9 @@ def alone(folder: Path) -> Iterator[None]:
 def _add_queries(folder: Path, corpus: Corpus, generator: Generator, progress: Progress) -> Written:
     written = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
     asked = {query.queryid for query in corpus.queries}
-    judged = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+    query_ranks = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
     new_queries = [pair.query for pair in written.pairs if pair.query.queryid not in asked]
-    new_pairs = [pair for pair in written.pairs if (pair.query.queryid, pair.docid) not in judged]
+    new_pairs = [pair for pair in written.pairs if (pair.query.queryid, pair.docid) not in query_ranks]
     # Queries first: stopped in between, a query without judgement harms nothing and the next run completes it.
     if new_queries:
         _append(folder / "queries.jsonl", [jsonl.query_line(query) for query in new_queries])

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from promptdsi.engine.graph import Part, build
 from promptdsi.engine.selection import Chosen, Floats, Pool, unit
 from promptdsi.engine.session import Session
-from promptdsi.learning.batches import by_length
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.training.batches import by_length
 
 AT_ONCE = 2048  # tokens of one batch, padding counted: attention needs (B, H, T, T), and more at once is not quicker
 

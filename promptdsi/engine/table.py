@@ -52,18 +52,18 @@ class Piece(NamedTuple):
     first: int  # number of the first row
     panels: Sequence[Block]
     starts: Sequence[int]  # each panel's first place in the piece
-    dead: Numbers  # places in the piece
+    deleted: Numbers  # places in the piece
     length: Floats  # of each row's codes (n,)
     error: Floats
     longest: float  # the largest of them
     worst: float
 
     @classmethod
-    def of(cls, first: int, panels: Sequence[Block], dead: Numbers) -> Piece:
+    def of(cls, first: int, panels: Sequence[Block], deleted: Numbers) -> Piece:
         length, error = (_one([getattr(panel.codes, name) for panel in panels]) for name in ("length", "error"))
         starts = [0, *accumulate(len(panel.rows) for panel in panels[:-1])]
-        low, high = np.searchsorted(dead, (first, first + len(length)))
-        return cls(first, panels, starts, dead[low:high] - first, length, error, float(length.max()), float(error.max()))
+        low, high = np.searchsorted(deleted, (first, first + len(length)))
+        return cls(first, panels, starts, deleted[low:high] - first, length, error, float(length.max()), float(error.max()))
 
     def near(self, scan: Scan, threads: int) -> Floats:
         """The score of each row (n,) by its codes."""
@@ -95,7 +95,7 @@ class Piece(NamedTuple):
 
     def _living(self, scores: Floats) -> Floats:
         """Dead rows get a score that is never the best."""
-        scores[..., self.dead] = -np.inf
+        scores[..., self.deleted] = -np.inf
         return scores
 
 
@@ -109,10 +109,10 @@ class Top(NamedTuple):
 class Table:
     """Rows by number, in the order of `docids`; `dead` ones are never found. Threads may share it; it never changes."""
 
-    def __init__(self, blocks: Sequence[Block], docids: Sequence[str], dead: set[int], *, threads: int = 1) -> None:
-        self.blocks, self.docids, self.dead, self.threads = blocks, docids, dead, threads
+    def __init__(self, blocks: Sequence[Block], docids: Sequence[str], deleted: set[int], *, threads: int = 1) -> None:
+        self.blocks, self.docids, self.deleted, self.threads = blocks, docids, deleted, threads
         self.firsts = np.cumsum([0, *(len(block.rows) for block in blocks)])
-        self._dead = np.array(sorted(dead), np.int64)
+        self._dead = np.array(sorted(deleted), np.int64)
         self._pieces_of: dict[int, list[Piece]] = {}
 
     def __len__(self) -> int:
@@ -146,7 +146,7 @@ class Table:
 
     def top(self, queries: Floats, k: int) -> Top:
         """The k best living rows of each query, ties by docid."""
-        k = min(k, len(self) - len(self.dead))
+        k = min(k, len(self) - len(self.deleted))
         parts = [self._top(queries[first : first + TOGETHER], k) for first in range(0, max(len(queries), 1), TOGETHER)]
         return Top(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 

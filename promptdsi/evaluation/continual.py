@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.evaluation.metrics import Judged, values
+from promptdsi.evaluation.metrics import QueryRanks, values
 
 RESAMPLES = 1000
 ROUNDING = 1e-9  # of sums that are zero on paper
@@ -44,18 +44,18 @@ class Matrix:
     A run that learned all new corpora at once has only its first and its last step.
     """
 
-    def __init__(self, judged: Mapping[int, Sequence[Sequence[Judged]]]) -> None:
-        for step, corpora in judged.items():
+    def __init__(self, query_ranks: Mapping[int, Sequence[Sequence[QueryRanks]]]) -> None:
+        for step, corpora in query_ranks.items():
             if len(corpora) != step + 1:
                 raise ValueError(f"step {step} has {len(corpora)} corpora, expected D0 to D{step}")
-        self.judged = {step: list(judged[step]) for step in sorted(judged)}
-        self.last = max(self.judged)
-        self.sizes = [len(queries) for queries in self.judged[self.last]]
+        self.query_ranks = {step: list(query_ranks[step]) for step in sorted(query_ranks)}
+        self.last = max(self.query_ranks)
+        self.sizes = [len(queries) for queries in self.query_ranks[self.last]]
         self._kept: dict[tuple[str, int, int], Figures] = {}
 
     def each(self, metric: str, t: int, i: int) -> NDArray[np.float64]:
         """The metric of every query of corpus i after step t."""
-        return values(metric, self.judged[t][i])
+        return values(metric, self.query_ranks[t][i])
 
     def entry(self, metric: str, t: int, i: int) -> Figures:
         """P[t][i] and its resamples."""

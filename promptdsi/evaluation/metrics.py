@@ -18,14 +18,14 @@ DEFAULT = ("Hits@1", "Hits@5", "Hits@10", "MRR@10", "nDCG@10")
 RESAMPLES = 2000
 
 
-class Judged(NamedTuple):
+class QueryRanks(NamedTuple):
     """The exact ranks of one query's relevant documents, and how relevant each is."""
 
     ranks: Sequence[int]
     gains: Sequence[float]
 
 
-def hits(query: Judged, k: int) -> float:
+def hits(query: QueryRanks, k: int) -> float:
     """1 if any relevant document is among the first k.
 
     Examples
@@ -36,7 +36,7 @@ def hits(query: Judged, k: int) -> float:
     return float(min(query.ranks) <= k)
 
 
-def mrr(query: Judged, k: int) -> float:
+def mrr(query: QueryRanks, k: int) -> float:
     """One over the rank of the first relevant document, 0 below k.
 
     Examples
@@ -48,7 +48,7 @@ def mrr(query: Judged, k: int) -> float:
     return 1.0 / best if best <= k else 0.0
 
 
-def ndcg(query: Judged, k: int) -> float:
+def ndcg(query: QueryRanks, k: int) -> float:
     """Gains discounted by log2(1 + rank), over what the best order would give.
 
     Examples
@@ -61,7 +61,7 @@ def ndcg(query: Judged, k: int) -> float:
     return float(gained / ideal)
 
 
-METRICS: dict[str, Callable[[Judged, int], float]] = {"Hits": hits, "MRR": mrr, "nDCG": ndcg}
+METRICS: dict[str, Callable[[QueryRanks, int], float]] = {"Hits": hits, "MRR": mrr, "nDCG": ndcg}
 
 
 class Measured(NamedTuple):
@@ -73,7 +73,7 @@ class Measured(NamedTuple):
     n: int
 
 
-def values(name: str, queries: Sequence[Judged]) -> NDArray[np.float64]:
+def values(name: str, queries: Sequence[QueryRanks]) -> NDArray[np.float64]:
     """The value of each query."""
     found = re.fullmatch(r"(\w+)@([1-9]\d*)", name)
     if not found or found[1] not in METRICS:
@@ -81,7 +81,7 @@ def values(name: str, queries: Sequence[Judged]) -> NDArray[np.float64]:
     return np.array([METRICS[found[1]](query, int(found[2])) for query in queries], dtype=np.float64)
 
 
-def measure(name: str, queries: Sequence[Judged], *, seed: int = 0) -> Measured:
+def measure(name: str, queries: Sequence[QueryRanks], *, seed: int = 0) -> Measured:
     """A metric over queries, with a bootstrap interval over them.
 
     Examples

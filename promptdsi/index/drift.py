@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from promptdsi.evaluation.asking import Question, ask
+from promptdsi.evaluation.evaluate import EvalQuery, rank_queries
 from promptdsi.evaluation.metrics import values
 from promptdsi.index.lists import get_list
 from promptdsi.index.manifest import Manifest
@@ -12,14 +12,14 @@ from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI
 
 
-def probes_of(store: Store, manifest: Manifest, *, without: str | None = None) -> list[Question]:
+def probes_of(store: Store, manifest: Manifest, *, without: str | None = None) -> list[EvalQuery]:
     """Every probe of a generation, of all corpora or of all but one."""
     found = []
     for entry in manifest.corpora:
         if entry.probes and entry.name != without:
             store.blobs.check(entry.probes, manifest.sizes[entry.probes])
             for place, one in enumerate(get_list(store, entry.probes)):
-                found.append(Question(f"{entry.name} {place}", one["text"], dict.fromkeys(one["docids"], 1.0)))
+                found.append(EvalQuery(f"{entry.name} {place}", one["text"], dict.fromkeys(one["docids"], 1.0)))
     return found
 
 
@@ -31,11 +31,11 @@ def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: s
     asked = [one for one in probes if not shared.isdisjoint(one.relevant)]
     if not asked:
         return None
-    old, new = (ask(method, asked, known=shared.__contains__) for method in (before, after))
-    hits = [float(values("Hits@10", one.judged).mean()) for one in (old, new)]
+    old, new = (rank_queries(method, asked, known=shared.__contains__) for method in (before, after))
+    hits = [float(values("Hits@10", one.query_ranks).mean()) for one in (old, new)]
     return Drift(hits[0], hits[1], len(asked))
 
 
 def _living(method: PromptDSI) -> list[str]:
     rows = method.model_.rows
-    return [docid for docid, row in rows.row_of.items() if row not in rows.dead]
+    return [docid for docid, row in rows.row_of.items() if row not in rows.deleted]

@@ -11,7 +11,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Judgement, Query
 from promptdsi.errors import PromptDSIError
-from promptdsi.evaluation.asking import questions
+from promptdsi.evaluation.evaluate import load_queries
 from promptdsi.index.documents import Documents, write_documents
 from promptdsi.index.ids import Ids
 from promptdsi.index.lists import get_list, put_list
@@ -47,7 +47,7 @@ def put_entry(store: Store, corpus: Corpus, method: PromptDSI, *, since: int, op
 
 def _probes(corpus: Corpus, number: int, seed: int) -> list[dict[str, Any]]:
     """A seeded choice of dev queries."""
-    dev = questions(corpus, "dev")
+    dev = load_queries(corpus, "dev")
     chosen = random.Random(seed).sample(dev, min(number, len(dev)))
     return [{"text": one.text, "docids": sorted(one.relevant)} for one in chosen]
 
@@ -56,7 +56,10 @@ def _queries(corpus: Corpus, method: PromptDSI, *, first: bool) -> list[dict[str
     """The queries the corpus was learned from."""
     annotated = {(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))}
     kinds = {True: "annotated", False: "pseudo"}
-    return [{"docid": one.docid, "text": one.text, "kind": kinds[tuple(one) in annotated]} for one in method.asked(corpus, new=not first)]
+    return [
+        {"docid": one.docid, "text": one.text, "kind": kinds[tuple(one) in annotated]}
+        for one in method.training_pairs(corpus, new=not first)
+    ]
 
 
 def put_prompts(store: Store, before: dict[str, str], state: dict[str, Tensor]) -> dict[str, str]:
@@ -79,7 +82,7 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
             f"the index stores no text (--store {manifest.store}), so {entry.name} cannot be trained from it; "
             "delete its documents and add them again, under another --name and without --fast"
         )
-    gone = set(manifest.dead_places()[number])
+    gone = set(manifest.deleted_positions()[number])
     store.check(manifest, {name for name in (entry.documents, entry.queries) if name})
     opened = Documents(store.blobs.path(entry.documents))
     documents = [document for place, document in opened if place not in gone]

@@ -28,14 +28,14 @@ def export(snapshot: Snapshot, to: str, folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def living(snapshot: Snapshot) -> list[int]:
+def live(snapshot: Snapshot) -> list[int]:
     """The rows of all documents that can be found."""
-    return [row for row in range(len(snapshot.table)) if row not in snapshot.table.dead]
+    return [row for row in range(len(snapshot.table)) if row not in snapshot.table.deleted]
 
 
 def _matrix(snapshot: Snapshot) -> NDArray[np.float32]:
     """The living rows: (N, D)."""
-    return snapshot.table.vectors(living(snapshot))
+    return snapshot.table.vectors(live(snapshot))
 
 
 def _faiss(snapshot: Snapshot, folder: Path) -> None:
@@ -46,17 +46,17 @@ def _faiss(snapshot: Snapshot, folder: Path) -> None:
         raise PromptDSIError("the export to FAISS needs faiss: pip install 'promptdsi[faiss]'") from None
     matrix = _matrix(snapshot)
     index = faiss.IndexIDMap(faiss.IndexFlatIP(matrix.shape[1]))
-    index.add_with_ids(matrix, np.array(living(snapshot), dtype=np.int64))
+    index.add_with_ids(matrix, np.array(live(snapshot), dtype=np.int64))
     faiss.write_index(index, str(folder / "rows.faiss"))
     docids = snapshot.table.docids
-    _write(folder / "docids.json", {str(row): docids[row] for row in living(snapshot)})
+    _write(folder / "docids.json", {str(row): docids[row] for row in live(snapshot)})
 
 
 def _beir(snapshot: Snapshot, folder: Path) -> None:
     """The stored documents, and the queries that were kept as train queries."""
     if snapshot.manifest.store != "text":
         raise PromptDSIError(f"the index stores no text (--store {snapshot.manifest.store}), so its documents cannot be exported")
-    rows = living(snapshot)
+    rows = live(snapshot)
     documents = [document for row in rows if (document := snapshot.document(row))]
     here = {(snapshot.place(row).number, snapshot.table.docids[row]) for row in rows}
     kept = [
@@ -92,7 +92,7 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
         file.write(method.tokenizer_.json.encode("utf-8"))
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": method.max_tokens})
     docids = method.model_.rows.docids
-    _write(folder / "docids.json", [docids[row] for row in living(snapshot)])
+    _write(folder / "docids.json", [docids[row] for row in live(snapshot)])
     _write(folder / "promptdsi.json", {"method": method.name, "generation": snapshot.manifest.number, "params": snapshot.manifest.params})
     modules = ["Transformer", "Pooling", *(["Normalize"] if method.normalise else [])]
     paths = ["", "1_Pooling", "2_Normalize"]
@@ -112,7 +112,7 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
 
 def _card(snapshot: Snapshot) -> str:
     manifest, method = snapshot.manifest, snapshot.method
-    counted = zip(manifest.corpora, manifest.dead_places(), strict=True)
+    counted = zip(manifest.corpora, manifest.deleted_positions(), strict=True)
     corpora = "\n".join(f"| {entry.name} | {entry.count - len(gone):,} | {entry.since} |" for entry, gone in counted)
     prompts = (
         f"Queries are encoded with prompts (`{method.prompts}`) that plain libraries do not apply: with `model.safetensors` alone "

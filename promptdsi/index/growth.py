@@ -16,7 +16,7 @@ import torch
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.evaluation.asking import ask, questions
+from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.evaluation.metrics import values
 from promptdsi.index.checks import NO_PROBES, check_bound, check_corpus, check_probes, name_of, refuse_drift
 from promptdsi.index.drift import measure_drift
@@ -28,7 +28,7 @@ from promptdsi.index.options import Options
 from promptdsi.index.purge import finish_purge
 from promptdsi.index.report import Report, estimate
 from promptdsi.index.rows import put_rows
-from promptdsi.index.snapshot import check_learned, ids_of, living_ids, method_of
+from promptdsi.index.snapshot import check_learned, ids_of, live_ids, method_of
 from promptdsi.index.store import WORK, Store
 from promptdsi.index.together import call_helpers
 from promptdsi.methods.promptdsi import PromptDSI
@@ -83,7 +83,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
             encoder=store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
             tokenizer=store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
             store=options.store,
-            facts=_facts(method),
+            metadata=_facts(method),
             prompts=put_prompts(store, {}, method.model_.strategy.state()),
             corpora=(replace(entry, name=name),),
         )
@@ -113,12 +113,12 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
             raise UsageError(NO_PROBES)
         method = _seeded(method_of(store, parent, device=options.device), options)
         options.announce(estimate(method, new, first=False, train=not options.fast))
-        method.model_.rows.dead |= replaced
+        method.model_.rows.deleted |= replaced
         method.add(new, train=not options.fast, progress=options.progress)
         entry = put_entry(store, new, method, since=parent.number + 1, options=options)
         manifest = parent.next(
             "add",
-            facts=_facts(method),
+            metadata=_facts(method),
             prompts=put_prompts(store, parent.prompts, method.model_.strategy.state()),
             corpora=(*parent.corpora, replace(entry, name=name)),
             tombstones=tuple(sorted({*parent.tombstones, *replaced})),
@@ -143,7 +143,7 @@ def tune(store: Store, options: Options) -> list[Report]:
         parent = _ready(store)
         if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
             raise UsageError(NO_PROBES)
-        alive = [entry.count > len(gone) for entry, gone in zip(parent.corpora, parent.dead_places(), strict=True)]
+        alive = [entry.count > len(gone) for entry, gone in zip(parent.corpora, parent.deleted_positions(), strict=True)]
         for number in [place for place, entry in enumerate(parent.corpora) if entry.fast and alive[place]]:
             started = time.monotonic()
             entry = parent.corpora[number]
@@ -155,7 +155,7 @@ def tune(store: Store, options: Options) -> list[Report]:
             corpora = list(parent.corpora)
             corpora[number] = replace(entry, rows=rows, fast=False)
             prompts = put_prompts(store, parent.prompts, method.model_.strategy.state())
-            manifest = parent.next("tune", facts=_facts(method), prompts=prompts, corpora=tuple(corpora))
+            manifest = parent.next("tune", metadata=_facts(method), prompts=prompts, corpora=tuple(corpora))
             report = _measured(method, corpus, Report(manifest.number, "tune", entry.name), options.progress)
             report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=entry.name))
             refuse_drift(store, report, options.max_drift, "what was tuned before it stays" if reports else "the index is as it was")
@@ -176,7 +176,7 @@ def _ready(store: Store) -> Manifest:
 
 def _sort_out(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, set[int]]:
     """The documents that are new, and the rows of those that are replaced. Same docid and content: nothing to do."""
-    here = living_ids(parent, ids_of(store, parent))
+    here = live_ids(parent, ids_of(store, parent))
     marks = {document.docid: content_of(document) for document in corpus.documents}
     changed = [docid for docid, mark in marks.items() if docid in here and here[docid][1] != mark]
     if changed and not options.update:
@@ -191,12 +191,12 @@ def _sort_out(store: Store, parent: Manifest, corpus: Corpus, options: Options) 
 
 def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progress) -> Report:
     """Dev Hits@10 where there are dev queries, and the documents none of whose own queries finds them in ten."""
-    dev = ask(method, questions(corpus, "dev"))
-    found = float(values("Hits@10", dev.judged).mean()) if dev.judged else None
-    report = replace(report, dev_hits10=found, dev_queries=len(dev.judged), cut=method.cut_documents_)
+    dev = rank_queries(method, load_queries(corpus, "dev"))
+    found = float(values("Hits@10", dev.query_ranks).mean()) if dev.query_ranks else None
+    report = replace(report, dev_hits10=found, dev_queries=len(dev.query_ranks), cut=method.cut_documents_)
     if report.fast:
         return report
-    asked = method.asked(corpus, new=len(method.model_.rows.blocks) > 1)
+    asked = method.training_pairs(corpus, new=len(method.model_.rows.blocks) > 1)
     rows = method.model_.rows
     with torch.no_grad():
         vectors = method.encode([one.text for one in asked], progress=progress)
@@ -214,5 +214,5 @@ def _seeded(method: PromptDSI, options: Options) -> PromptDSI:
 
 def _facts(method: PromptDSI) -> dict[str, Any]:
     """What the method knows beside weights. The topic of each document is left out: only words of many documents are kept."""
-    facts = method.facts()
-    return facts | {"topics": {"words": facts["topics"]["words"]} if facts.get("topics") else None}
+    metadata = method.metadata()
+    return metadata | {"topics": {"words": metadata["topics"]["words"]} if metadata.get("topics") else None}

@@ -115,7 +115,7 @@ def _explained(snapshot: Snapshot, query: str, vector: Floats, rows: list[int], 
         return hits
     chosen = snapshot.encoder.choose(query)
     prompt = int(chosen.ids[0]) if chosen and not (chosen.hidden is not None and chosen.hidden[0]) else None
-    topics = snapshot.manifest.facts.get("topics")  # of a strategy whose prompts stand for topics
+    topics = snapshot.manifest.metadata.get("topics")  # of a strategy whose prompts stand for topics
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
     plain = snapshot.encoder.encode([query], prompted=False)[0]  # (D,)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError, UsageError
-from promptdsi.evaluation.asking import Asked, ask, questions
+from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries
 from promptdsi.index import hits, purge, removal
 from promptdsi.index.documents import STORES
 from promptdsi.index.export import export
@@ -152,7 +152,7 @@ class Index:
 
     def get(self, docid: str) -> Document:
         """What the index stores of a document."""
-        row = self.snapshot.living(docid)
+        row = self.snapshot.live(docid)
         if row is None:
             if docid in self.snapshot.row_of:
                 raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=self.store.folder)
@@ -160,15 +160,15 @@ class Index:
             raise DataError(f"holds no document {docid!r} in generation {self.generation}{hint}", path=self.store.folder)
         return self.snapshot.document(row) or Document(docid, "")
 
-    def evaluate(self, corpus: Corpus, *, split: str = "test", keep: bool = False) -> Asked:
+    def evaluate(self, corpus: Corpus, *, split: str = "test", keep: bool = False) -> EvalResult:
         """Exact ranks of a split's queries; `keep` stores the ranks, no text, for the retention chart."""
-        asked = questions(corpus, split)
-        found = ask(self.snapshot.method, asked, known=lambda docid: self.snapshot.living(docid) is not None)
-        if not found.judged:
+        asked = load_queries(corpus, split)
+        found = rank_queries(self.snapshot.method, asked, known=lambda docid: self.snapshot.live(docid) is not None)
+        if not found.query_ranks:
             what = f"has no annotated {split} queries" if not asked else f"has no {split} query whose document is in the index"
             raise DataError(f"the corpus {corpus.name} {what}", path=self.store.folder)
         if keep:
-            record(self.store, generation=self.generation, corpus=corpus.name, split=split, judged=found.judged)
+            record(self.store, generation=self.generation, corpus=corpus.name, split=split, query_ranks=found.query_ranks)
         return found
 
     # Forgetting and going back --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.errors import DataError
 
 FORMAT = 1
@@ -38,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation. `facts` is what the method learned beside weights; `event` says what made this generation, in figures."""
+    """One generation. `metadata` is what the method learned beside weights; `event` says what made this generation, in figures."""
 
     number: int
     parent: int | None
@@ -50,7 +51,7 @@ class Manifest:
     encoder: str
     tokenizer: str
     store: str
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     prompts: dict[str, str]  # name of a tensor → the blob that holds it
     corpora: tuple[Entry, ...]
     tombstones: tuple[int, ...] = ()
@@ -82,7 +83,7 @@ class Manifest:
             first += entry.count
         return firsts
 
-    def dead_places(self) -> list[list[int]]:
+    def deleted_positions(self) -> list[list[int]]:
         """The places of each corpus's deleted documents."""
         found = []
         for entry, first in zip(self.corpora, self.firsts(), strict=True):
@@ -108,7 +109,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        said = unsealed(path)
+        said = renamed(unsealed(path), MANIFEST)
         try:
             corpora = tuple(Entry(**entry) for entry in said.pop("corpora"))
             made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"]), "retired": tuple(said["retired"])})

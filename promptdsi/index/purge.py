@@ -88,16 +88,16 @@ def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, 
 def _deleted(store: Store, history: Sequence[Manifest]) -> Places:
     """Where the deleted documents are, in any generation, and the versions that were replaced by a living one."""
     current = history[-1]
-    dead: dict[int, set[int]] = {}
-    living: set[str | None] = set()
+    deleted: dict[int, set[int]] = {}
+    live: set[str | None] = set()
     names: set[str] = set()
-    for entry, gone in zip(current.corpora, current.dead_places(), strict=True):
+    for entry, gone in zip(current.corpora, current.deleted_positions(), strict=True):
         docids, hidden = store.ids(entry.ids).docids, set(gone)
-        dead[entry.since] = {place for place in gone if docids[place] is not None}
-        names |= {docid for place in dead[entry.since] if (docid := docids[place]) is not None}
-        living |= {docid for place, docid in enumerate(docids) if place not in hidden}
-    found = _named(store, history, names - living)
-    for since, places in dead.items():
+        deleted[entry.since] = {place for place in gone if docids[place] is not None}
+        names |= {docid for place in deleted[entry.since] if (docid := docids[place]) is not None}
+        live |= {docid for place, docid in enumerate(docids) if place not in hidden}
+    found = _named(store, history, names - live)
+    for since, places in deleted.items():
         if places:
             found[since] = found.get(since, set()) | places
     return found

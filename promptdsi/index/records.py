@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from promptdsi.evaluation.metrics import Judged
+from promptdsi.evaluation.metrics import QueryRanks
 from promptdsi.files import atomic_write
 from promptdsi.index.manifest import FORMAT, sealed, unsealed
 from promptdsi.index.store import Store
 
 
-def record(store: Store, *, generation: int, corpus: str, split: str, judged: Sequence[Judged]) -> Path:
+def record(store: Store, *, generation: int, corpus: str, split: str, query_ranks: Sequence[QueryRanks]) -> Path:
     """Keep the best rank of each query; the same evaluation again replaces its record."""
     key = hashlib.sha256(f"{corpus}\0{split}".encode()).hexdigest()[:16]
     path = store.folder / "records" / f"{generation:06d}-{key}.json"
-    ranks = [min(one.ranks) for one in judged]
+    ranks = [min(one.ranks) for one in query_ranks]
     content = {"format": FORMAT, "generation": generation, "corpus": corpus, "split": split, "ranks": ranks}
     with store.writing(), atomic_write(path) as file:
         file.write(sealed(content))

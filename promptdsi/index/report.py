@@ -77,7 +77,7 @@ def drift_json(drift: Drift | None) -> dict[str, float] | None:
 
 def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> Work:
     """Documents, queries, and about how long and how much memory: from the speed of a few texts, read now."""
-    asked = method.asked(corpus, new=not first) if train else []
+    asked = method.training_pairs(corpus, new=not first) if train else []
     given = {pair.query.text for pair in corpus.pairs("train")}
     limit = method.document_tokens * method.document_windows
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]

@@ -72,14 +72,14 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     ids, firsts = ids_of(store, manifest), manifest.firsts()
     blocks: list[Block] = []
-    dead: set[int] = set()
-    gone, here = manifest.dead_places(), 0
+    deleted: set[int] = set()
+    gone, here = manifest.deleted_positions(), 0
     for number in order:
         entry = manifest.corpora[number]
         rows = store.blobs.tensors(entry.rows)["rows"]
         if tuple(rows.shape) != (entry.count, manifest.config["width"]) or len(ids[number].docids) != entry.count:
             raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
-        dead |= {here + place for place in gone[number]}
+        deleted |= {here + place for place in gone[number]}
         here += entry.count
         blocks.append(Block(named(ids[number].docids, firsts[number]), rows))
     held = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
@@ -88,9 +88,9 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
         store.blobs.tensors(manifest.encoder),
         store.blobs.text(manifest.tokenizer),
         blocks,
-        dead,
+        deleted,
         {name: held[blob][name] for name, blob in manifest.prompts.items()},
-        manifest.facts,
+        manifest.metadata,
         {},
     )
     with belonging(store, manifest):
@@ -154,10 +154,10 @@ class Snapshot:
     def row_of(self) -> dict[str, int]:
         return self.table.row_of
 
-    def living(self, docid: str) -> int | None:
+    def live(self, docid: str) -> int | None:
         """The row of a document that can be found."""
         row = self.row_of.get(docid)
-        return None if row is None or row in self.table.dead else row
+        return None if row is None or row in self.table.deleted else row
 
     def place(self, row: int) -> Place:
         number = bisect.bisect_right(self.firsts, row) - 1
@@ -208,7 +208,7 @@ def open_snapshot(store: Store, *, at: int | None = None, **how: Any) -> Snapsho
         return Snapshot(store, again, **how)
 
 
-def living_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:
+def live_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:
     """Row and content mark of each document that can be found, by docid."""
     gone, found, row = set(manifest.tombstones), {}, 0
     for one in ids:

@@ -9,8 +9,8 @@ import json
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query
-from promptdsi.learning.distributed import join, share
 from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.training.distributed import join, share
 
 
 def call_helpers(corpus: Corpus) -> None:

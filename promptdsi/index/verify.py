@@ -63,15 +63,15 @@ def verify(store: Store, *, progress: Progress = silent) -> Verified:
 
 def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
     gone, row = set(manifest.tombstones), 0
-    living: Counter[str] = Counter()
+    live: Counter[str] = Counter()
     for entry in manifest.corpora:
         for docid in store.ids(entry.ids).docids:
             if docid is None and row not in gone:
                 yield f"row {row} has no docid and is not deleted"
             if docid is not None and row not in gone:
-                living[docid] += 1
+                live[docid] += 1
             row += 1
-    if twice := [docid for docid, count in living.items() if count > 1]:
+    if twice := [docid for docid, count in live.items() if count > 1]:
         yield f"{len(twice)} docids stand for more than one document, {twice[0]!r} first"
     if gone - set(range(row)):
         yield f"rows are deleted that do not exist, {min(gone - set(range(row)))} first"

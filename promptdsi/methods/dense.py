@@ -45,8 +45,8 @@ class Dense(NeuralMethod):
         self.model_.encoder.freeze()
         self.tokenizer_, self.cut_documents_ = backbone.tokenizer, 0
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"pooling": self.model_.pooling}
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.model_.pooling = facts["pooling"]
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.model_.pooling = metadata["pooling"]

@@ -23,12 +23,6 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
-from promptdsi.learning.batches import Numbers, by_length
-from promptdsi.learning.distributed import join
-from promptdsi.learning.encoding import TOKENS_PER_BATCH, device_of, encode_with
-from promptdsi.learning.examples import Asked, asked_of
-from promptdsi.learning.stages import autocast
-from promptdsi.learning.training import Group, Plan, TrainingLog, train
 from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.neural import NeuralMethod
 from promptdsi.model.backbone import Backbone, load_backbone
@@ -37,6 +31,12 @@ from promptdsi.model.encoder import Encoder
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.tokens import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
+from promptdsi.training.batches import Numbers, by_length
+from promptdsi.training.distributed import join
+from promptdsi.training.encoding import TOKENS_PER_BATCH, device_of, encode_with
+from promptdsi.training.examples import TrainingPair, training_pairs_of
+from promptdsi.training.stages import autocast
+from promptdsi.training.training import Group, Plan, TrainingLog, train
 
 LEAST = {"batch_size": 1, "hard_negatives": 0, "pseudo_queries": 1, "fit_epochs": 0, "fit_lr": 0.0, "dropout": 0.0, "scale": 1e-6}
 TOKENS_KEPT = 8_192  # of a step's passages, 3 to 4 GB with MiniLM; beyond, layers run twice rather than be kept for the backward pass
@@ -125,15 +125,15 @@ class DPR(NeuralMethod):
         self.document_encoder_ = copy.deepcopy(self.model_.encoder)
         self.tokenizer_, self.cut_documents_, self.logs_ = backbone.tokenizer, 0, []
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"corpora": len(self.logs_)}
 
     def tensors(self) -> dict[str, Tensor]:
         return self.document_encoder_.state_dict()
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.document_encoder_.load_state_dict(tensors)
-        self.logs_ = [TrainingLog() for _ in range(facts["corpora"])]
+        self.logs_ = [TrainingLog() for _ in range(metadata["corpora"])]
         self._freeze()
 
     def _freeze(self) -> None:
@@ -216,13 +216,13 @@ def ranking_loss(scale: float = 1.0) -> Loss:
     return lambda vectors: loss.compute_loss_from_embeddings(list(vectors), no_labels)
 
 
-def asked_first(corpus: Corpus, *, pseudo: int, seed: int) -> list[Asked]:
+def asked_first(corpus: Corpus, *, pseudo: int, seed: int) -> list[TrainingPair]:
     """What the towers learn from: annotated train queries; where there are none, pseudo-queries."""
-    annotated = [Asked(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))]
-    return annotated or asked_of(corpus, pseudo=pseudo, seed=seed)
+    annotated = [TrainingPair(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))]
+    return annotated or training_pairs_of(corpus, pseudo=pseudo, seed=seed)
 
 
-def with_hard_negatives(corpus: Corpus, asked: Sequence[Asked], *, count: int, progress: Progress = silent) -> NDArray[np.int64]:
+def with_hard_negatives(corpus: Corpus, asked: Sequence[TrainingPair], *, count: int, progress: Progress = silent) -> NDArray[np.int64]:
     """For each query the number of its document, then of BM25's best documents that it should not find: (n, 1 + count).
 
     Fewer than `count` where the corpus has no more.

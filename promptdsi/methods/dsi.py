@@ -20,16 +20,16 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import UsageError
-from promptdsi.learning.encoding import query_vectors
-from promptdsi.learning.examples import Asked, Examples, asked_of, mean_by_row, tokenised
-from promptdsi.learning.stages import Rates, learn_everything
-from promptdsi.learning.training import Plan, TrainingLog
 from promptdsi.methods.neural import NeuralMethod
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.model.prompts.strategy import seeded, unit
 from promptdsi.progress import Progress, silent
+from promptdsi.training.encoding import query_vectors
+from promptdsi.training.examples import Examples, TrainingPair, mean_by_row, tokenised, training_pairs_of
+from promptdsi.training.stages import Rates, learn_everything
+from promptdsi.training.training import Plan, TrainingLog
 
 # How the recommended preset learns D0, for any method; class defaults are the paper's.
 BEST_D0: dict[str, Any] = {
@@ -102,7 +102,7 @@ class DSIMethod(NeuralMethod):
         start = self.row_start(corpus, self.fit_row_start, length=1.0, progress=progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], start)
         plan = Plan(self.fit_epochs, self.batch_size, self.fit_schedule, self.seed)
-        examples = self.examples(self.asked(corpus))
+        examples = self.examples(self.training_pairs(corpus))
         log = learn_everything(self.model_, examples, self.tokenizer_, self.d0_rates, plan, checkpoint=checkpoint, progress=progress)
         return self._d0_is_learned(corpus, [log])
 
@@ -142,13 +142,13 @@ class DSIMethod(NeuralMethod):
     def trained_parameters(self) -> int:
         return (len(self.model_.rows) - self.first_rows_) * self.model_.rows.width
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return {"row_length": self.row_length_, "corpora": len(self.logs_), "first_rows": self.first_rows_}
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        self.row_length_ = facts["row_length"]
-        self.first_rows_ = facts.get("first_rows") or len(self.model_.rows.blocks[0])
-        self.logs_ = [TrainingLog() for _ in range(facts["corpora"])]
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.row_length_ = metadata["row_length"]
+        self.first_rows_ = metadata.get("first_rows") or len(self.model_.rows.blocks[0])
+        self.logs_ = [TrainingLog() for _ in range(metadata["corpora"])]
 
     def start(self, backbone: Backbone) -> None:
         """A model around a backbone, not yet trained."""
@@ -193,20 +193,20 @@ class DSIMethod(NeuralMethod):
             return drawn.to(self.model_.encoder.word.weight.device)
         if how == "document":
             return length * self.document_vectors(corpus, progress=progress)
-        asked = self.asked(corpus, new=len(self.model_.rows) > 0)
+        asked = self.training_pairs(corpus, new=len(self.model_.rows) > 0)
         place = {document.docid: number for number, document in enumerate(corpus.documents)}
         ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
         vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
         return length * unit(mean_by_row(vectors, torch.tensor([place[one.docid] for one in asked]), 0, count))
 
-    def asked(self, corpus: Corpus, *, new: bool = False) -> list[Asked]:
+    def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
         """The queries a corpus is learned from; of a new one perhaps without the annotated queries."""
         annotated = not new or self.new_corpus_queries == "gen+train"
-        return asked_of(corpus, pseudo=self.pseudo_of_each(new=new), seed=self.seed, annotated=annotated)
+        return training_pairs_of(corpus, pseudo=self.pseudo_of_each(new=new), seed=self.seed, annotated=annotated)
 
     def pseudo_of_each(self, *, new: bool) -> int:
         """Pseudo-queries of each document, at most."""
         return self.pseudo_queries
 
-    def examples(self, asked: Sequence[Asked]) -> Examples:
+    def examples(self, asked: Sequence[TrainingPair]) -> Examples:
         return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.max_tokens)

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.examples import Asked, asked_of
 from promptdsi.methods.memory import Remembering
 from promptdsi.methods.sequential import Sequential
+from promptdsi.training.examples import TrainingPair, training_pairs_of
 
 
 @dataclass(kw_only=True)
@@ -32,13 +32,13 @@ class DSIPlusPlus(Remembering, Sequential):
         self.memory_ = []
         self.remember(corpus, ())
 
-    def remember(self, corpus: Corpus, asked: Sequence[Asked]) -> None:
-        self.keep(asked_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False))
+    def remember(self, corpus: Corpus, asked: Sequence[TrainingPair]) -> None:
+        self.keep(training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False))
 
-    def rehearsed(self) -> list[Asked]:
+    def rehearsed(self) -> list[TrainingPair]:
         queries: dict[str, list[str]] = {}
         for one in self.memory_:
             queries.setdefault(one.docid, []).append(one.text)
         rng = np.random.default_rng([self.seed, len(self.logs_)])
         drawn = rng.choice(sorted(queries), size=round(self.replay * len(queries)), replace=False)
-        return [Asked(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in drawn]
+        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in drawn]

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.convex import RowSolver, Settings, checked
-from promptdsi.learning.encoding import query_vectors
-from promptdsi.learning.examples import mean_by_row
-from promptdsi.learning.training import TrainingLog
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.settings import Trial, best_of, drawn
 from promptdsi.progress import Progress, silent
+from promptdsi.training.convex import RowSolver, Settings, checked
+from promptdsi.training.encoding import query_vectors
+from promptdsi.training.examples import mean_by_row
+from promptdsi.training.training import TrainingLog
 
 
 @contextlib.contextmanager
@@ -82,9 +82,9 @@ class IncDSI(DSIMethod):
         if self.constraints == "each":
             queries = [vectors[targets == number] for number in range(len(start))]
         scaled = [self.scale * each for each in queries]
-        dead = torch.zeros(len(present), dtype=torch.bool, device=present.device)
-        dead[sorted(self.model_.rows.dead)] = True
-        solver = RowSolver(present, self.scale * self.means_, settings, dead=dead)
+        deleted = torch.zeros(len(present), dtype=torch.bool, device=present.device)
+        deleted[sorted(self.model_.rows.deleted)] = True
+        solver = RowSolver(present, self.scale * self.means_, settings, deleted=deleted)
         with one_thread(), progress("solving rows", total=self.passes * len(start), unit="documents") as advance:
             rows = solver.add_all(scaled, start, advance=advance)
             for _ in range(self.passes - 1):
@@ -109,7 +109,7 @@ class IncDSI(DSIMethod):
 
     def _vectors(self, corpus: Corpus, *, new: bool, progress: Progress = silent) -> tuple[Tensor, Tensor]:
         """Vectors of a corpus's queries (n, D), and the place of each one's document in the corpus (n,)."""
-        asked = self.asked(corpus, new=new)
+        asked = self.training_pairs(corpus, new=new)
         place = {document.docid: number for number, document in enumerate(corpus.documents)}
         ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
         vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
@@ -125,6 +125,6 @@ class IncDSI(DSIMethod):
     def tensors(self) -> dict[str, Tensor]:
         return {"means": self.means_}
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super().restore(facts, tensors)
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load_metadata(metadata, tensors)
         self.means_ = tensors["means"]

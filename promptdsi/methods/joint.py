@@ -16,4 +16,4 @@ class Joint(Multi):
     name: ClassVar[str] = "joint"
 
     def prepare(self, corpus: Corpus) -> None:
-        self.memory_ = self.asked(corpus)
+        self.memory_ = self.training_pairs(corpus)

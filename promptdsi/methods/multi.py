@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.examples import Asked
 from promptdsi.methods.memory import Remembering
 from promptdsi.methods.sequential import Sequential
+from promptdsi.training.examples import TrainingPair
 
 
 @dataclass(kw_only=True)
@@ -27,8 +27,8 @@ class Multi(Remembering, Sequential):
     def prepare(self, corpus: Corpus) -> None:
         self.memory_ = []
 
-    def rehearsed(self) -> Sequence[Asked]:
+    def rehearsed(self) -> Sequence[TrainingPair]:
         return self.memory_
 
-    def remember(self, corpus: Corpus, asked: Sequence[Asked]) -> None:
+    def remember(self, corpus: Corpus, asked: Sequence[TrainingPair]) -> None:
         self.keep(asked)

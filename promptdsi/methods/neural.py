@@ -16,13 +16,13 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
-from promptdsi.learning.encoding import document_vectors, query_vectors
 from promptdsi.methods.method import Method, Result, check_k
 from promptdsi.methods.storage import load_method, save_method
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.tokens import Tokenizer
 from promptdsi.progress import Progress, silent
+from promptdsi.training.encoding import document_vectors, query_vectors
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class NeuralMethod(Method):
         """A model around a backbone, nothing learned yet: sets `model_` and `tokenizer_`."""
 
     @abstractmethod
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What was learned beside weights, as JSON."""
 
     def tensors(self) -> dict[str, Tensor]:
@@ -53,8 +53,8 @@ class NeuralMethod(Method):
         return {}
 
     @abstractmethod
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take over what `facts` and `tensors` gave."""
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Take over what `metadata` and `tensors` gave."""
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)
@@ -68,7 +68,7 @@ class NeuralMethod(Method):
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
         rows = self.model_.rows
-        if unknown := [docid for docid in docids if rows.row_of.get(docid, -1) < 0 or rows.row_of[docid] in rows.dead]:
+        if unknown := [docid for docid in docids if rows.row_of.get(docid, -1) < 0 or rows.row_of[docid] in rows.deleted]:
             raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
         if not queries:
             return np.empty(0, dtype=np.int64)

@@ -18,18 +18,18 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
-from promptdsi.learning.encoding import keep_states, selection_vectors
-from promptdsi.learning.lengths import fitted_lengths
-from promptdsi.learning.stages import Care, Rates, Softmax, learn_prompts, learn_rows
-from promptdsi.learning.standins import find_stand_ins
-from promptdsi.learning.topics import ENGINES, Topics, mine_topics
-from promptdsi.learning.training import Plan, TrainingLog
 from promptdsi.methods.dsi import BEST_D0, SCHEDULES, DSIMethod
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import PREFIX_SPACES, SELECTIONS
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.model.prompts.strategy import unit
 from promptdsi.progress import Progress, silent
+from promptdsi.training.encoding import keep_states, selection_vectors
+from promptdsi.training.lengths import fitted_lengths
+from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_prompts, learn_rows
+from promptdsi.training.standins import find_stand_ins
+from promptdsi.training.topics import ENGINES, Topics, mine_topics
+from promptdsi.training.training import Plan, TrainingLog
 
 BEST: dict[str, Any] = BEST_D0 | {
     "prompts": "none",
@@ -141,24 +141,24 @@ class PromptDSI(DSIMethod):
         self.model_.strategy.freeze()
 
     def _train_newest(self, corpus: Corpus, progress: Progress) -> TrainingLog:
-        examples = self.examples(self.asked(corpus, new=True))
+        examples = self.examples(self.training_pairs(corpus, new=True))
         rates = Rates(0.0, self.add_row_lr, self.add_lr, 0.0, self.row_decay)
         plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
         softmax = Softmax(self.scale * self.add_sharpness, self.softmax_scope)
         if self.prompts == "none":
-            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.care(), softmax, progress=progress)
+            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
         kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
         self.model_.strategy.begin_corpus(kept.query)
-        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, self.care(), softmax, progress=progress)
+        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
 
     def pseudo_of_each(self, *, new: bool) -> int:
         return self.pseudo_queries * (self.add_pseudo_factor if new else 1)
 
-    def care(self) -> Care:
+    def retention(self) -> RetentionLoss:
         """What keeps the old found while the newest rows learn."""
         lowest, highest = self.stand_in_range
         stand_ins = find_stand_ins(self.model_.rows, lowest=lowest, highest=highest) if self.stand_ins else None
-        return Care(self.hold_row_length, self.row_anchor, stand_ins, self.stand_ins, self.stand_in_weight)
+        return RetentionLoss(self.hold_row_length, self.row_anchor, stand_ins, self.stand_ins, self.stand_in_weight)
 
     def prompt_counts(self, queries: Sequence[str]) -> list[int] | None:
         """How many queries choose each prompt; None where prompts are not chosen (none, and CODA's weighted sum)."""
@@ -178,13 +178,13 @@ class PromptDSI(DSIMethod):
     def extra_bytes(self) -> int:
         return 4 * sum(self.model_.strategy.sizes().values())
 
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         topics = {"words": self.topics_.words, "labels": self.topics_.labels.tolist()} if self.topics_ else None
-        return super().facts() | {"topics": topics}
+        return super().metadata() | {"topics": topics}
 
-    def restore(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        super().restore(facts, tensors)
-        if topics := facts.get("topics"):
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load_metadata(metadata, tensors)
+        if topics := metadata.get("topics"):
             self.topics_ = Topics(np.array(topics.get("labels", []), dtype=np.int64), topics["words"])
 
     def start(self, backbone: Backbone) -> None:
@@ -207,7 +207,7 @@ class PromptDSI(DSIMethod):
         asks = strategy.center or strategy.null_prompt or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
         if strategy.name == "none" or not asks:
             return  # nothing of D0 is needed later: no pass over its queries
-        examples = self.examples(self.asked(corpus))
+        examples = self.examples(self.training_pairs(corpus))
         queries = selection_vectors(self.model_, examples.ids, self.tokenizer_)
         topic_of_query: Tensor | None = None
         if strategy.wants_topics:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.encoding import query_vectors
-from promptdsi.learning.stages import Care
 from promptdsi.methods.memory import Remembering
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.model.rows import Rows
 from promptdsi.progress import Progress, silent
+from promptdsi.training.encoding import query_vectors
+from promptdsi.training.stages import RetentionLoss
 
 
 class OldQueries(NamedTuple):
@@ -49,16 +49,16 @@ class Rehearsal(Remembering, RowsOnly):
 
     def prepare(self, corpus: Corpus) -> None:
         super().prepare(corpus)
-        self.memory_, self._encoded = self.asked(corpus), None
+        self.memory_, self._encoded = self.training_pairs(corpus), None
 
-    def care(self) -> Care:
+    def retention(self) -> RetentionLoss:
         known = 0 if self._encoded is None else len(self._encoded.vectors)
         fresh = self.examples(self.memory_[known:])
         if fresh.ids:
             self._encoded = OldQueries(query_vectors(self.model_, fresh.ids, self.tokenizer_), fresh.targets).behind(self._encoded)
-        return super().care()._replace(replay=self._encoded, drawn=self.rehearsed, weight=self.rehearsal_weight)
+        return super().retention()._replace(replay=self._encoded, drawn=self.rehearsed, weight=self.rehearsal_weight)
 
     def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
         super().add(corpus, train=train, progress=progress)
-        self.keep(self.asked(corpus, new=True))
+        self.keep(self.training_pairs(corpus, new=True))
         return self

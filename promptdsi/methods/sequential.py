@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.examples import Asked
-from promptdsi.learning.stages import Rates, learn_everything
-from promptdsi.learning.training import Plan
 from promptdsi.methods.dsi import SCHEDULES, DSIMethod
 from promptdsi.progress import Progress, silent
+from promptdsi.training.examples import TrainingPair
+from promptdsi.training.stages import Rates, learn_everything
+from promptdsi.training.training import Plan
 
 
 @dataclass(kw_only=True)
@@ -35,7 +35,7 @@ class Sequential(DSIMethod):
         """Learn the next corpus with every weight. Whatever goes wrong leaves the method as it was."""
         before = copy.deepcopy(self.model_)
         try:
-            asked = self.asked(corpus, new=True)
+            asked = self.training_pairs(corpus, new=True)
             start = self.row_start(corpus, self.add_row_start, length=self.row_length_, progress=progress)
             self.model_.rows.grow([document.docid for document in corpus.documents], start)
             self.model_.rows.join()
@@ -54,11 +54,11 @@ class Sequential(DSIMethod):
         self.remember(corpus, asked)
         return self
 
-    def rehearsed(self) -> Sequence[Asked]:
+    def rehearsed(self) -> Sequence[TrainingPair]:
         """Queries of earlier corpora to train on again: none."""
         return ()
 
-    def remember(self, corpus: Corpus, asked: Sequence[Asked]) -> None:
+    def remember(self, corpus: Corpus, asked: Sequence[TrainingPair]) -> None:
         """What to keep of a corpus for later: nothing."""
 
     def trained_parameters(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.learning.convex import Settings
+from promptdsi.training.convex import Settings
 
 if TYPE_CHECKING:
     from promptdsi.methods.neural import NeuralMethod

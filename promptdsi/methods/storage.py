@@ -39,9 +39,9 @@ class Learned(NamedTuple):
     encoder: dict[str, Tensor]
     tokenizer: str
     blocks: list[Block]
-    dead: set[int]
+    deleted: set[int]
     prompts: dict[str, Tensor]
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
@@ -50,17 +50,17 @@ def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind
     method = kind(**keywords_of(params))
     encoder = encoder_from(learned.config, learned.encoder)
     tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
-    method.start(Backbone(method.backbone, encoder, tokenizer, learned.facts.get("pooling", "mean")))
+    method.start(Backbone(method.backbone, encoder, tokenizer, learned.metadata.get("pooling", "mean")))
     device = torch.device(torch_device(method.device))
     rows = method.model_.rows
-    rows.dead = set(learned.dead)
+    rows.deleted = set(learned.deleted)
     for block in learned.blocks:
         rows.grow(block.docids, block.rows.to(device))
     rows.freeze()
     method.model_.strategy.load_state(learned.prompts)
     method.model_.to(device).eval()
     method.model_.encoder.freeze()
-    method.restore(learned.facts, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
+    method.load_metadata(learned.metadata, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
     return method
 
 
@@ -85,8 +85,8 @@ def save_method(method: NeuralMethod, folder: Path) -> None:
         "params": method.get_params(),
         "encoder": model.encoder.config.to_json(),
         "docids": model.rows.docids,
-        "dead": sorted(model.rows.dead),
-        "facts": method.facts(),
+        "dead": sorted(model.rows.deleted),
+        "facts": method.metadata(),
     }
     with atomic_write(folder / "method.json") as file:
         file.write((json.dumps(description, ensure_ascii=False) + "\n").encode("utf-8"))

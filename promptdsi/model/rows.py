@@ -32,7 +32,7 @@ class Rows(nn.Module):
         self.blocks = nn.ParameterList()  # (n, D) each; only the last may learn
         self.docids: list[str] = []
         self.row_of: dict[str, int] = {}
-        self.dead: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
+        self.deleted: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
         self._order: Tensor | None = None
         self._joined: tuple[int, list[Tensor]] = (0, [])  # number of blocks, and their pieces
 
@@ -44,13 +44,13 @@ class Rows(nn.Module):
         if len(docids) != len(start) or start.shape[1:] != (self.width,):
             raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
         arriving = dict(zip(docids, range(len(self.docids), len(self.docids) + len(docids)), strict=True))
-        living = {docid for docid in arriving.keys() & self.row_of.keys() if self.row_of[docid] not in self.dead}
-        present = [docid for docid in living if arriving[docid] not in self.dead]
+        live = {docid for docid in arriving.keys() & self.row_of.keys() if self.row_of[docid] not in self.deleted}
+        present = [docid for docid in live if arriving[docid] not in self.deleted]
         twice = [docid for docid, count in Counter(docids).items() if count > 1] if len(arriving) < len(docids) else []
         if present or twice:
             raise ValueError(f"docid {min(present + twice)!r} is there already")
         self.freeze()
-        for docid in living:
+        for docid in live:
             del arriving[docid]
         self.row_of.update(arriving)
         self.docids.extend(docids)
@@ -86,7 +86,7 @@ class Rows(nn.Module):
         return torch.tensor([self.row_of[docid] for docid in docids], dtype=torch.long)
 
     def delete(self, docids: Sequence[str]) -> None:
-        self.dead |= {self.row_of[docid] for docid in docids}
+        self.deleted |= {self.row_of[docid] for docid in docids}
 
     def drop_last(self) -> None:
         """Take the newest block away again, as if it had never been added."""
@@ -131,7 +131,7 @@ class Rows(nn.Module):
     @torch.no_grad()
     def top(self, vectors: Tensor, k: int) -> Top:
         """The k best living rows of each query, ties by docid."""
-        k = min(k, len(self) - len(self.dead))
+        k = min(k, len(self) - len(self.deleted))
         found = [self._top(part, k) for part in vectors.split(QUERIES_AT_ONCE)]
         return Top(torch.cat([one.rows for one in found]), torch.cat([one.scores for one in found]))
 
@@ -167,10 +167,10 @@ class Rows(nn.Module):
         return ranks
 
     def _scored(self, vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
-        dead = torch.tensor(sorted(self.dead), dtype=torch.long, device=vectors.device)
+        deleted = torch.tensor(sorted(self.deleted), dtype=torch.long, device=vectors.device)
         for first, piece in self.pieces():
             scored = vectors @ piece.T  # (B, n)
-            here = dead[(dead >= first) & (dead < first + len(piece))]
+            here = deleted[(deleted >= first) & (deleted < first + len(piece))]
             yield first, scored.index_fill(1, here - first, -torch.inf) if len(here) else scored
 
     def _docid_order(self) -> Tensor:

@@ -55,7 +55,7 @@ def create_server(path: str | Path, **how: Any) -> MCPServer[Any]:
         """The whole text of a document, by the docid that search gave."""
         with explained(index):
             snapshot = newest()
-            row = snapshot.living(docid)
+            row = snapshot.live(docid)
             found = snapshot.document(row) if row is not None else None
         if row is None:
             raise ToolError(f"there is no document {docid!r}")

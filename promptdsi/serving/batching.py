@@ -48,7 +48,7 @@ class Batcher:
         self._queue: deque[Piece] = deque()
         self._arrived = asyncio.Event()
 
-    async def ask(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
+    async def rank_queries(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
         """The answers to a request's queries; refused at once where too many wait already."""
         if self.depth and self.depth + len(wanted) > self.waiting * (2 if len(wanted) <= FEW else 1):
             raise overloaded("too many queries are waiting")

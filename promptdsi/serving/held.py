@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.evaluation.metrics import Judged, values
+from promptdsi.evaluation.metrics import QueryRanks, values
 from promptdsi.index.hits import search
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.records import records
@@ -197,6 +197,6 @@ def summary(manifest: Manifest) -> dict[str, Any]:
 
 
 def measured(record: dict[str, Any]) -> dict[str, Any]:
-    judged = [Judged([rank], [1]) for rank in record["ranks"]]
-    hits = {f"hits{k}": round(float(values(f"Hits@{k}", judged).mean()), 4) for k in (1, 10)}
-    return {name: record[name] for name in ("generation", "corpus", "split")} | {"n": len(judged)} | hits
+    query_ranks = [QueryRanks([rank], [1]) for rank in record["ranks"]]
+    hits = {f"hits{k}": round(float(values(f"Hits@{k}", query_ranks).mean()), 4) for k in (1, 10)}
+    return {name: record[name] for name in ("generation", "corpus", "split")} | {"n": len(query_ranks)} | hits

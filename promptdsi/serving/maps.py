@@ -16,7 +16,7 @@ from promptdsi.corpus.records import whole_text
 from promptdsi.engine.selection import unit
 from promptdsi.engine.threads import one_thread_each
 from promptdsi.index.snapshot import Snapshot
-from promptdsi.learning.topics import top_words
+from promptdsi.training.topics import top_words
 
 MOST = 2000  # documents on a map; of more, an even sample is shown
 LEAST = 12  # fewer documents have no topics, and stand in a circle
@@ -47,11 +47,11 @@ def draw_map(snapshot: Snapshot, most: int = MOST) -> Map:
 
 def _drawn(snapshot: Snapshot, most: int) -> Map:
     table = snapshot.table
-    living = [row for row in range(len(table)) if row not in table.dead]
-    if len(living) > most:
-        living = [living[place] for place in np.linspace(0, len(living) - 1, most).astype(int)]
-    places, documents = [snapshot.place(row) for row in living], [snapshot.document(row) for row in living]
-    units = unit_rows(snapshot, living)
+    live = [row for row in range(len(table)) if row not in table.deleted]
+    if len(live) > most:
+        live = [live[place] for place in np.linspace(0, len(live) - 1, most).astype(int)]
+    places, documents = [snapshot.place(row) for row in live], [snapshot.document(row) for row in live]
+    units = unit_rows(snapshot, live)
     spots = plane(units)
     labels, topics = find_topics(units, [whole_text(document) if document else "" for document in documents])
     points = [
@@ -63,7 +63,7 @@ def _drawn(snapshot: Snapshot, most: int) -> Map:
             "corpus": place.number,
             "topic": label,
         }
-        for row, document, place, (x, y), label in zip(living, documents, places, spots, labels, strict=True)
+        for row, document, place, (x, y), label in zip(live, documents, places, spots, labels, strict=True)
     ]
     names = [entry.name for entry in snapshot.manifest.corpora]
     return Map(snapshot.manifest.number, snapshot.manifest.documents, len(points), kept_near(units, spots), names, topics, points)

@@ -38,7 +38,7 @@ reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], d
 async def search(wanted: schemas.SearchRequest, shared: Shared) -> Response:
     """Find documents for one query or many. Queries that arrive together are encoded together."""
     snapshot = await shared.held.at(wanted.at)
-    found = await shared.batcher.ask(snapshot, [Wanted(query, wanted.k, wanted.explain) for query in wanted.queries])
+    found = await shared.batcher.rank_queries(snapshot, [Wanted(query, wanted.k, wanted.explain) for query in wanted.queries])
     if len(wanted.queries) * wanted.k <= SMALL:  # a thread would take longer to wake than this takes
         return Response(rendered(snapshot, wanted.queries, found), media_type="application/json")
     return Response(await asyncio.to_thread(rendered, snapshot, wanted.queries, found), media_type="application/json")
@@ -57,7 +57,7 @@ def rendered(snapshot: Snapshot, queries: list[str], found: list[list[Hit]]) -> 
 async def document(docid: Docid, shared: Shared, at: At = None) -> schemas.Document:
     """What the index stores of a document."""
     snapshot = await shared.held.at(at)
-    row = await living(snapshot, docid)
+    row = await live(snapshot, docid)
     found, entry = await asyncio.to_thread(snapshot.document, row), snapshot.place(row).entry
     return schemas.Document(
         docid=docid,
@@ -74,10 +74,10 @@ async def document(docid: Docid, shared: Shared, at: At = None) -> schemas.Docum
 async def index(shared: Shared) -> schemas.IndexInfo:
     """What is served."""
     manifest, params = shared.held.newest.manifest, shared.held.newest.manifest.params
-    gone = manifest.dead_places()
+    gone = manifest.deleted_positions()
     corpora = [
-        schemas.CorpusInfo(name=entry.name, since=entry.since, documents=entry.count - len(dead), fast=entry.fast)
-        for entry, dead in zip(manifest.corpora, gone, strict=True)
+        schemas.CorpusInfo(name=entry.name, since=entry.since, documents=entry.count - len(deleted), fast=entry.fast)
+        for entry, deleted in zip(manifest.corpora, gone, strict=True)
     ]
     bounds = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
     return schemas.IndexInfo(
@@ -147,7 +147,7 @@ async def add(
 @writing.delete("/api/documents/{docid:path}")
 async def delete(docid: Docid, shared: Shared) -> schemas.Changed:
     """Hide a document; `undelete` shows it again."""
-    await living(shared.held.newest, docid)
+    await live(shared.held.newest, docid)
     await asyncio.to_thread(removal.delete, shared.held.store, [docid])
     return await changed(shared)
 
@@ -208,9 +208,9 @@ def told(job: Job, shared: Service) -> schemas.Job:
     return schemas.Job(**facts)
 
 
-async def living(snapshot: Snapshot, docid: str) -> int:
+async def live(snapshot: Snapshot, docid: str) -> int:
     """The row of a document that can be found."""
-    row = snapshot.living(docid)
+    row = snapshot.live(docid)
     if row is not None:
         return row
     if docid in snapshot.row_of:

@@ -162,8 +162,8 @@ def _known_only(
 
 def _remark_on_queries(queries: list[Query], qrels: dict[str, list[Judgement]], notes: ReadNotes) -> None:
     splits = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
-    judged = set().union(*splits.values()) if splits else set()
-    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in judged for query in queries))
+    query_ranks = set().union(*splits.values()) if splits else set()
+    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in query_ranks for query in queries))
     for held_out in ("dev", "test"):
         shared = splits.get("train", set()) & splits.get(held_out, set())
         notes.count(f"queries are judged in train and in {held_out}: results on {held_out} will look too good", len(shared))

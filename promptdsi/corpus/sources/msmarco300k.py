@@ -35,10 +35,10 @@ def build(request: Request) -> Material:
     if request.raw is None:
         raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
     paths = {what: _file(request.raw, name) for what, name in FILES.items()}
-    pointing = [(*judged, False) for judged in _qrels(paths["train qrels"], request.notes)]
-    pointing += [(*judged, True) for judged in _qrels(paths["dev qrels"], request.notes)]
-    judged = list(dict.fromkeys(docid for _, docid, _ in pointing))
-    wanted = set(seeded_order(judged, request.seed, "msmarco")[:DOCUMENTS])
+    pointing = [(*query_ranks, False) for query_ranks in _qrels(paths["train qrels"], request.notes)]
+    pointing += [(*query_ranks, True) for query_ranks in _qrels(paths["dev qrels"], request.notes)]
+    query_ranks = list(dict.fromkeys(docid for _, docid, _ in pointing))
+    wanted = set(seeded_order(query_ranks, request.seed, "msmarco")[:DOCUMENTS])
     documents = list(_documents(paths["docs"], wanted, request))
     present = {document.docid for document in documents}
     request.notes.count("judged documents are missing from the docs file", len(wanted - present))

@@ -38,7 +38,7 @@ LICENCE = "SQuAD CC BY-SA 4.0; SQuADShifts CC BY 4.0; not to be used in training
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”–—…")
 
 
-class Question(NamedTuple):
+class EvalQuery(NamedTuple):
     queryid: str
     text: str
 
@@ -62,12 +62,12 @@ def unpack(archive: Path, folder: Path) -> None:
 def corpus_from(folder: Path) -> Corpus:
     """Build the corpus from the five files."""
     documents: dict[str, Document] = {}
-    questions: dict[str, list[Question]] = {}
+    load_queries: dict[str, list[EvalQuery]] = {}
     for name, domain in FILES.items():
         for document, asked in _paragraphs(folder / name, domain):
             documents.setdefault(document.docid, document)  # equal paragraphs are one document
-            questions.setdefault(document.docid, []).extend(asked)
-    kept = _unambiguous(questions)
+            load_queries.setdefault(document.docid, []).extend(asked)
+    kept = _unambiguous(load_queries)
     kept = {docid: asked for docid, asked in kept.items() if len(asked) >= 2}
     queries: list[Query] = []
     qrels: dict[str, list[Judgement]] = {"train": [], "dev": [], "test": []}
@@ -89,7 +89,7 @@ def normalised(text: str) -> str:
     return " ".join(text.casefold().translate(_PUNCTUATION).split())
 
 
-def splits_of(docid: str, asked: list[Question]) -> list[str]:
+def splits_of(docid: str, asked: list[EvalQuery]) -> list[str]:
     """Where a document's questions go; every document keeps at least one for training.
 
     Three or more give one to test, five or more also one to dev; of documents with two about half, of those with four about
@@ -104,20 +104,20 @@ def splits_of(docid: str, asked: list[Question]) -> list[str]:
     return [split.get(question.queryid, "train") for question in asked]
 
 
-def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[Question]]]:
+def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[EvalQuery]]]:
     for article in json.loads(path.read_text("utf-8"))["data"]:
         title = "" if domain == "reddit" else " ".join(article.get("title", "").replace("_", " ").split())
         for paragraph in article["paragraphs"]:
             text = " ".join(paragraph["context"].split())
             docid = f"{domain}-{_hash(text)[:12]}"
-            asked = [Question(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"]]
+            asked = [EvalQuery(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"]]
             yield Document(docid, text, title, {"domain": domain}), [question for question in asked if normalised(question.text)]
 
 
-def _unambiguous(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
+def _unambiguous(load_queries: dict[str, list[EvalQuery]]) -> dict[str, list[EvalQuery]]:
     """Each document's questions, repeats dropped, without those that stand under more than one document."""
-    once: dict[str, dict[str, Question]] = {}
-    for docid, asked in questions.items():
+    once: dict[str, dict[str, EvalQuery]] = {}
+    for docid, asked in load_queries.items():
         own = once.setdefault(docid, {})
         for question in asked:
             own.setdefault(normalised(question.text), question)

@@ -1,0 +1,124 @@
+"""Training over several processes (`torchrun`): each encodes its part of a batch and holds its part of the rows.
+
+The softmax over all rows is exact: torch's tensor-parallel cross-entropy over rows sharded by document. The encoder is
+data-parallel: its gradients are summed. Two processes therefore follow the same loss curve as one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from promptdsi.training.batches import Numbers
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class World(NamedTuple):
+    """This process's place among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    def part(self, batch: Numbers) -> Numbers:
+        """The examples of a batch this process encodes; at least one, so that every process has the same gradients to add."""
+        return batch[self.rank :: self.size] if self.rank < len(batch) else batch[:1]
+
+    def order(self, batch: Numbers) -> Numbers:
+        """The whole batch in the order in which `gather` puts it together."""
+        import numpy as np
+
+        return np.concatenate([batch[rank :: self.size] for rank in range(self.size)])
+
+
+def work_alone() -> None:
+    """This process does what follows by itself, whatever torchrun started: the others have gone home."""
+    os.environ["WORLD_SIZE"] = "1"
+
+
+def join() -> World:
+    """Join the processes torchrun started; alone there is nothing to join."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return World()
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group()  # gloo for the processor, nccl for accelerators
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+def share(content: bytes = b"") -> bytes:
+    """Bytes of the first process, given to all: only that one reads files."""
+    import torch.distributed as dist
+
+    size = torch.tensor([len(content)])
+    dist.broadcast(size, 0)
+    buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
+    dist.broadcast(buffer, 0)
+    return buffer.numpy().tobytes()
+
+
+def gather(local: Tensor, world: World, count: int) -> Tensor:
+    """All processes' vectors (B, D). Gradients flow into this process's own part only; the others do the same for theirs."""
+    import torch.distributed as dist
+
+    most = -(-count // world.size)
+    padded = F.pad(local.detach()[:most], (0, 0, 0, most - min(most, len(local))))
+    parts = [torch.empty_like(padded) for _ in range(world.size)]
+    dist.all_gather(parts, padded)
+    sizes = [len(range(rank, count, world.size)) for rank in range(world.size)]
+    trimmed = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    trimmed[world.rank] = local[: sizes[world.rank]]  # a process without a part has encoded one query in vain
+    return torch.cat(trimmed)
+
+
+class ShardedRows:
+    """The learning block of D0, cut by document over the processes."""
+
+    def __init__(self, rows: Tensor, world: World) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        self.mesh: DeviceMesh = init_device_mesh(rows.device.type, (world.size,))
+        self.parameter = nn.Parameter(distribute_tensor(rows.detach(), self.mesh, [Shard(0)]))
+
+    def cross_entropy(self, vectors: Tensor, targets: Tensor, *, scale: float) -> Tensor:
+        """Mean cross-entropy over all rows, each process scoring its own: (B, D), (B,) → scalar."""
+        from torch.distributed.tensor import DTensor, Replicate
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        everywhere = DTensor.from_local(vectors, self.mesh, [Replicate()])
+        with loss_parallel():
+            loss: Any = F.cross_entropy(scale * everywhere @ self.parameter.T, targets)
+            # The backward pass of a sharded softmax must run in this context too, so it is not left to the caller.
+            loss.backward()
+        return torch.as_tensor(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach()
+
+    def whole(self) -> Tensor:
+        """All rows, put together again."""
+        found: Any = self.parameter.detach()
+        return torch.as_tensor(found.full_tensor())
+
+
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Add up the processes' gradients: each has seen a part of the batch of one common mean loss."""
+    import torch.distributed as dist
+
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    for gradient, summed in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor that may be sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

@@ -1,0 +1,113 @@
+"""Cross-entropy over rows that mostly do not learn.
+
+The softmax runs over all seen rows in pieces, so memory is bounded at millions of rows; no gradient is ever formed for a
+frozen row, and none for the query vectors where those are constants.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
+
+KEEP_SCORES = 1 << 25  # below this many scores the first sweep's are kept for the second (128 MiB in float32)
+
+
+def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float = 1.0, scope: str = "all_seen") -> Tensor:
+    """−log softmax(scale · vectors · rowsᵀ)[target] of each query: (B, D), (B,) → (B,).
+
+    `scope="new_only"` leaves the frozen rows out of the softmax; the targets must then be new rows.
+    """
+    pieces = list(rows.pieces())
+    if scope == "new_only":
+        first_new = len(rows) - len(rows.blocks[-1])
+        pieces = [(first, piece) for first, piece in pieces if first >= first_new]
+        if bool((targets < first_new).any()):
+            raise ValueError("softmax scope new_only cannot score frozen target rows")
+    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+    learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
+    with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
+        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def cross_entropy_given_old(
+    vectors: Tensor, new: Tensor, old_log_sum: Tensor, targets: Tensor, *, scale: float = 1.0, deleted: Tensor | None = None
+) -> Tensor:
+    """The same for constant query vectors whose log-sum-exp over all old rows is known: one product with the new rows only.
+
+    `targets` and `dead` count from the first new row.
+    """
+    fresh = scale * vectors @ new.T  # (B, n)
+    if deleted is not None and len(deleted):
+        fresh = fresh.index_fill(1, deleted, -torch.inf)
+    scores = torch.cat([old_log_sum[:, None], fresh], 1)  # (B, 1 + n): the old rows act as one
+    return torch.logsumexp(scores, 1) - scores.gather(1, targets[:, None] + 1)[:, 0]
+
+
+@torch.no_grad()
+def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0) -> Tensor:
+    """log Σ exp(score) over the living rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
+    end = sum(len(block) for block in list(rows.blocks)[:blocks])
+    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+    totals = []
+    for part in vectors.split(QUERIES_AT_ONCE):
+        total = part.new_full((len(part),), -torch.inf)
+        for first, piece in rows.pieces():
+            if first < end:
+                total = torch.logaddexp(total, torch.logsumexp(_scores(part, first, piece, scale, deleted), 1))
+        totals.append(total)
+    return torch.cat(totals) if totals else vectors.new_empty(0)
+
+
+def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor) -> Tensor:
+    scores = scale * (vectors @ piece.T)  # (B, n)
+    here = deleted[(deleted >= first) & (deleted < first + len(piece))]
+    return scores.index_fill_(1, here - first, -torch.inf) if len(here) else scores
+
+
+class _RowCrossEntropy(torch.autograd.Function):
+    """Two sweeps over the pieces: log-sum-exp, then block probabilities. Gradients: vectors (if asked), learning rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, vectors: Tensor, learning: Tensor, pieces: list[tuple[int, Tensor]], targets: Tensor, scale: float, deleted: Tensor
+    ) -> Tensor:
+        total = vectors.new_full((len(vectors),), -torch.inf)
+        own = vectors.new_full((len(vectors),), -torch.inf)
+        keep = sum(len(piece) for _, piece in pieces) * len(vectors) <= KEEP_SCORES
+        kept: list[Tensor] = []
+        for first, piece in pieces:
+            scores = _scores(vectors, first, piece, scale, deleted)
+            total = torch.logaddexp(total, torch.logsumexp(scores, 1))
+            here = (targets >= first) & (targets < first + len(piece))
+            own[here] = scores[here, targets[here] - first]
+            if keep:
+                kept.append(scores)
+        ctx.save_for_backward(vectors, learning, targets, total, deleted)
+        ctx.pieces, ctx.kept, ctx.scale = pieces, kept, scale
+        return total - own
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        vectors, learning, targets, total, deleted = ctx.saved_tensors
+        wants_vectors, wants_rows = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+        to_vectors = torch.zeros_like(vectors) if wants_vectors else None
+        to_rows = torch.zeros_like(learning) if wants_rows else None
+        first_learning = ctx.pieces[-1][0] + len(ctx.pieces[-1][1]) - len(learning)
+        for number, (first, piece) in enumerate(ctx.pieces):
+            learns = wants_rows and first >= first_learning
+            if not learns and to_vectors is None:
+                continue  # neither side of this product learns
+            scores = ctx.kept[number] if ctx.kept else _scores(vectors, first, piece, ctx.scale, deleted)
+            share = torch.exp(scores - total[:, None])  # (B, n) probabilities
+            here = (targets >= first) & (targets < first + len(piece))
+            share[here, targets[here] - first] -= 1
+            share *= (ctx.scale * gradient)[:, None]
+            if to_vectors is not None:
+                to_vectors += share @ piece
+            if learns and to_rows is not None:
+                to_rows[first - first_learning : first - first_learning + len(piece)] = share.T @ vectors
+        return to_vectors, to_rows, None, None, None, None

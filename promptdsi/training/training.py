@@ -1,0 +1,209 @@
+"""The one training loop: epochs over batches, AdamW with groups, an epoch schedule, checkpoints, and a stop on NaN.
+
+Whoever trains hands in `step(batch) → loss`; what learns is whatever the groups hold. Same seed, same bits: the only global
+randomness is dropout's, seeded here and kept in checkpoints.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from promptdsi.errors import PromptDSIError
+from promptdsi.progress import Progress, silent
+from promptdsi.training.batches import Numbers, bucketed
+from promptdsi.training.checkpoint import Checkpoint
+from promptdsi.training.distributed import join, local
+
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+class Diverged(PromptDSIError):
+    """A loss, gradient or weight stopped being a number; nothing of this training may be kept."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that learn at one rate. Prompts and keys have decay 0: a decayed prompt is a changed prompt."""
+
+    named: dict[str, nn.Parameter]
+    lr: float
+    decay: float = 0.0
+    lazy: bool = False  # entries (along the first axis) without gradient stay put: no step from stale momentum
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how to train. `schedule` names a factor on every group's rate; see `factor`."""
+
+    epochs: int
+    batch_size: int = 128
+    schedule: str = "constant"
+    seed: int = 0
+
+
+@dataclass
+class TrainingLog:
+    """Loss of every step, and what it took."""
+
+    losses: list[float] = field(default_factory=list)
+    examples: int = 0
+    seconds: float = 0.0
+
+
+def factor(schedule: str, step: int, steps_per_epoch: int, epochs: int) -> float:
+    """What the learning rates are multiplied by.
+
+    `epochs` is IncDSI's: 0.9 rising to 1.0 over ten epochs, stepped once an epoch. `linear` warms up over a tenth and falls
+    to zero.
+
+    Examples
+    --------
+    >>> [factor("epochs", step, 5, 20) for step in (0, 5, 50, 99)]
+    [0.9, 0.91, 1.0, 1.0]
+    >>> [round(factor("linear", step, 10, 1), 2) for step in (0, 1, 5, 9)]
+    [1.0, 1.0, 0.56, 0.11]
+    """
+    total = steps_per_epoch * epochs
+    if schedule == "constant":
+        return 1.0
+    if schedule == "epochs":
+        return round(0.9 + 0.1 * min(1.0, (step // steps_per_epoch) / 10), 10)
+    if schedule == "linear":
+        warm = max(1, total // 10)
+        return (step + 1) / warm if step < warm else (total - step) / (total - warm)
+    raise ValueError(f"no schedule {schedule!r}; there are constant, epochs, linear")
+
+
+def train(
+    step: Callable[[Numbers], Tensor],
+    groups: Sequence[Group],
+    lengths: Sequence[int],
+    plan: Plan,
+    *,
+    after_step: Callable[[], None] = lambda: None,
+    checkpoint: Path | None = None,
+    identity: str = "",
+    what: str = "training",
+    progress: Progress = silent,
+) -> TrainingLog:
+    """Train until the plan is done. With a checkpoint folder an interrupted run goes on exactly where it stopped.
+
+    `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs behind every
+    optimiser step, for what must hold all the time (such as row lengths).
+    """
+    named = {name: parameter for group in groups for name, parameter in group.named.items()}
+    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups if g.named])
+    steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
+    torch.manual_seed(plan.seed + 7919 * join().rank)  # dropout; processes that train together drop different things
+    log = TrainingLog()
+    rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
+    saved = Checkpoint(checkpoint, {"plan": vars(plan), "rates": rates, "of": identity}) if checkpoint else None
+    done = saved.load(named, optimizer, log.losses) if saved else 0
+    log.examples = sum(len(batch) for batch in _all_batches(lengths, plan, done))
+    started = last_save = time.monotonic()
+    with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupted:
+        advance(done)
+        for epoch in range(done // steps_per_epoch, plan.epochs):
+            batches = bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch)
+            for batch in batches[done - epoch * steps_per_epoch :]:
+                rate = factor(plan.schedule, done, steps_per_epoch, plan.epochs)
+                log.losses.append(_update(step, batch, optimizer, groups, rate, done))
+                after_step()
+                log.examples += len(batch)
+                done += 1
+                advance(1)
+                if saved and (interrupted.asked or time.monotonic() - last_save > SECONDS_BETWEEN_CHECKPOINTS):
+                    saved.save(named, optimizer, done, log.losses)
+                    last_save = time.monotonic()
+                if interrupted.asked:
+                    raise KeyboardInterrupt
+    _check(named, "weight", done)
+    if saved:
+        saved.remove()
+    log.seconds = time.monotonic() - started
+    return log
+
+
+def _all_batches(lengths: Sequence[int], plan: Plan, steps: int) -> Iterator[Numbers]:
+    """The batches of the first `steps` steps."""
+    epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
+    return itertools.islice(itertools.chain.from_iterable(epochs), steps)
+
+
+def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int) -> float:
+    for settings, group in zip(optimizer.param_groups, [group for group in groups if group.named], strict=True):
+        settings["lr"] = group.lr * rate
+    optimizer.zero_grad(set_to_none=True)
+    loss = step(batch)
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise Diverged(f"the loss is {value} at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate")
+    if loss.requires_grad:  # a sharded softmax has run its backward pass already
+        loss.backward()
+    gradients = {name: p.grad for group in groups for name, p in group.named.items() if p.grad is not None}
+    _check(gradients, "gradient", number)
+    still = [_Untouched(parameter, optimizer) for group in groups if group.lazy for parameter in group.named.values()]
+    optimizer.step()
+    for one in still:
+        one.restore()
+    return value
+
+
+class _Untouched:
+    """Entries of a parameter that got no gradient in this step, with their moments, to be put back behind it."""
+
+    def __init__(self, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
+        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+        self.which = ~gradient.flatten(1).any(1)  # (m,)
+        state = optimizer.state.get(parameter, {})
+        moving = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+        self.tensors = [parameter.data, *moving]
+        self.before = [tensor[self.which].clone() for tensor in self.tensors]
+
+    def restore(self) -> None:
+        for tensor, before in zip(self.tensors, self.before, strict=True):
+            tensor[self.which] = before
+
+
+def _check(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
+    """One number tells whether all are finite; which one is not is looked for only then."""
+    if tensors and not math.isfinite(float(sum(torch._foreach_norm([local(tensor.detach()) for tensor in tensors.values()], 1)))):
+        bad = next(name for name, tensor in tensors.items() if not torch.isfinite(local(tensor)).all())
+        raise Diverged(
+            f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
+        )
+
+
+class _Interruptible:
+    """Ctrl-C and SIGTERM wait for the running step to end, so that a checkpoint is never of half a step."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interruptible:
+        import threading
+
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:  # the second time at once
+            raise KeyboardInterrupt
+        self.asked = True

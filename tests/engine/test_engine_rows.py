@@ -1,0 +1,282 @@
+"""Exact search in rows: codes and their bounds, the table, and the files both are mapped from."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+from threadpoolctl import threadpool_info
+
+from promptdsi import DataError
+from promptdsi.engine.codes import PANEL, Codes, Scan, coded
+from promptdsi.engine.mapped import mapped_tensors
+from promptdsi.engine.table import CODED_BYTES, FEW, SMALL, Block, Table, joined
+from promptdsi.engine.threads import one_thread_each, share
+
+finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
+
+
+@given(st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=12), st.lists(finite, min_size=6, max_size=6))
+def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: list[float]) -> None:
+    matrix, vector = np.array(rows, np.float32), np.array(query, np.float32)
+    scan, codes = Scan(vector), coded(matrix)
+    near, slack = np.empty(len(rows), np.float32), scan.slack(codes.length, codes.error)
+    scan.near(codes, near)
+    exact = matrix.astype(np.float64) @ vector.astype(np.float64)
+    assert (np.abs(near - exact) <= slack + 1e-30).all()
+
+
+@pytest.mark.parametrize("width", [1, 3, 384])
+def test_the_largest_codes_do_not_overflow(width: int) -> None:
+    """Sums of two products of bytes may have 16 bits for their own."""
+    rows, query = np.ones((40, width), np.float32), np.ones(width, np.float32)
+    rows[::2] = -1
+    for signs in (query, -query):
+        near = np.empty(40, np.float32)
+        Scan(signs).near(coded(rows), near)
+        np.testing.assert_allclose(near, rows @ signs, rtol=1e-6)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.sampled_from([1, 2, 5, PANEL]))
+def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((sum(sizes), 4), np.float32)
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr("promptdsi.engine.codes.PANEL", panel)
+        whole = coded(rows)
+        for one, own in zip(Codes.joined([coded(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
+            np.testing.assert_array_equal(one, own)
+        assert sum(len(part.shift) for part in whole.split()) == len(rows)
+        assert all(len(part.panels) == 4 * len(part.shift) <= 4 * panel for part in whole.split())
+
+
+def table_of(blocks: list[np.ndarray[Any, Any]], deleted: set[int], docids: list[str] | None = None) -> Table:
+    count = sum(len(block) for block in blocks)
+    return Table(
+        [Block(block, coded(block)) for block in blocks], docids or [f"d{64_007 * row % 100_003:06d}" for row in range(count)], deleted
+    )
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any),
+    st.integers(1, 60),
+    st.integers(1, 2 * FEW),
+    st.floats(0, 0.9),
+    st.booleans(),
+    st.integers(0, 6),
+    st.sampled_from([1, 3, 16, PANEL]),
+)
+def test_search_finds_exactly_what_sorting_all_scores_finds(
+    seed: int, sizes: list[int], k: int, queries: int, deleted: float, coarse: bool, pieces: int, panel: int
+) -> None:
+    random = np.random.default_rng(seed)
+    blocks = [random.standard_normal((size, 8), np.float32) for size in sizes]
+    if coarse:  # many equal scores: ties go by docid
+        blocks = [np.round(block) for block in blocks]
+    asked = random.standard_normal((queries, 8), np.float32).round(0 if coarse else 8)
+    count = sum(sizes)
+    deleted = set(np.flatnonzero(random.random(count) < deleted).tolist())
+    with pytest.MonkeyPatch.context() as small:  # pieces end within blocks, and between them
+        small.setattr("promptdsi.engine.codes.PANEL", panel)
+        small.setattr("promptdsi.engine.table.CODED_ROWS", 1 << pieces)
+        small.setattr("promptdsi.engine.table.PRODUCT_SCORES", 2 * FEW << pieces)
+        small.setattr("promptdsi.engine.table.MANY", pieces)
+        _finds_what_sorting_finds(table_of(blocks, deleted), blocks, asked, deleted, k)
+
+
+def _finds_what_sorting_finds(
+    table: Table, blocks: list[np.ndarray[Any, Any]], asked: np.ndarray[Any, Any], deleted: set[int], k: int
+) -> None:
+    count, queries = len(table), len(asked)
+    scores = (asked.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
+    found = table.top(asked, k)
+    for place in range(queries):
+        order = sorted((row for row in range(count) if row not in deleted), key=lambda row: (-scores[place, row], table.docids[row]))
+        assert found.rows[place].tolist() == order[:k]
+        np.testing.assert_array_equal(found.scores[place], scores[place, order[:k]])
+        targets = order[:5]
+        assert table.ranks(asked[place], targets).tolist() == list(range(1, len(targets) + 1))
+
+
+def test_a_search_does_not_depend_on_who_asks_beside() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((70_000, 16), np.float32)  # more than one piece of either kind
+    table, asked = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * FEW, 16), np.float32)
+    together = table.top(asked, 20)
+    for place, query in enumerate(asked):
+        alone = table.top(query[None], 20)
+        np.testing.assert_array_equal(alone.rows[0], together.rows[place])
+        np.testing.assert_array_equal(alone.scores[0], together.scores[place])
+
+
+def test_a_search_with_many_threads_finds_the_same() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((3 * CODED_BYTES // 384 + 5, 384), np.float32)
+    block, docids = Block(rows, coded(rows)), [f"d{row}" for row in range(len(rows))]
+    for query in random.standard_normal((5, 384), np.float32):
+        one, four = (Table([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
+        np.testing.assert_array_equal(one.rows, four.rows)
+        np.testing.assert_array_equal(one.scores, four.scores)
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4))
+def test_shared_work_is_done_once_by_somebody(count: int, size: int, threads: int) -> None:
+    done = np.zeros(count, int)
+
+    def work(here: slice) -> None:
+        done[here] += 1
+
+    share(count, size, work, threads=threads)
+    assert (done == 1).all()
+
+
+def test_what_goes_wrong_in_a_helper_is_not_lost() -> None:
+    def work(here: slice) -> None:
+        time.sleep(0.01)  # so that the helper gets a part
+        if threading.current_thread() is not threading.main_thread():
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        share(100, 1, work, threads=2)
+
+
+def test_nobody_goes_on_where_the_caller_has_failed() -> None:
+    done: list[int] = []
+
+    def work(here: slice) -> None:
+        time.sleep(0.01)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        done.append(here.start)
+
+    with pytest.raises(KeyboardInterrupt):
+        share(100, 1, work, threads=2)
+    assert len(done) < 5
+
+
+def test_products_have_their_threads_back_when_the_last_search_is_done() -> None:
+    def allowed() -> list[int]:
+        return [one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"]
+
+    before = allowed()
+    assert before, "numpy's products are not computed by a library whose threads can be told"
+    with one_thread_each():
+        with one_thread_each():
+            assert set(allowed()) == {1}
+        assert set(allowed()) == {1}
+    assert allowed() == before
+    first, second = one_thread_each(), one_thread_each()  # a map and a search: who came first goes first
+    first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(allowed()) == {1}
+    second.__exit__(None, None, None)
+    assert allowed() == before
+
+
+def test_neighbours_are_the_nearest_by_cosine() -> None:
+    random = np.random.default_rng(0)
+    rows = random.standard_normal((50, 8), np.float32) * random.uniform(0.1, 5, (50, 1)).astype(np.float32)
+    table = table_of([rows[:20], rows[20:]], {3, 30})
+    units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    for row, found in zip([0, 25], table.neighbours([0, 25], 6), strict=True):
+        order = sorted((other for other in range(50) if other not in (row, 3, 30)), key=lambda other: -float(units[other] @ units[row]))
+        assert [other for other, _ in found] == order[:6]
+        assert found[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
+
+
+def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    blocks = []
+    for number in range(60):
+        save_file({"rows": random.standard_normal((7, 8), np.float32)}, tmp_path / f"{number}.safetensors")
+        rows = mapped_tensors(tmp_path / f"{number}.safetensors")["rows"]
+        blocks.append(Block(rows, coded(rows)))
+    large = random.standard_normal((SMALL, 8), np.float32)
+    every = [*blocks[:30], Block(large, coded(large)), *blocks[30:]]
+    one = joined(every)
+    assert [len(block.rows) for block in one] == [210, SMALL, 210]
+    assert one[1].rows is large  # stays where it is: mapped
+    np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
+    del blocks, every, rows
+    held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
+    assert not held
+
+
+def test_blocks_without_rows_do_not_matter() -> None:
+    some, none = (Block(rows, coded(rows)) for rows in (np.ones((SMALL, 8), np.float32), np.empty((0, 8), np.float32)))
+    assert [len(block.rows) for block in joined([none, some, none, none, some])] == [SMALL, SMALL]
+    assert [len(block.rows) for block in joined([none, none])] == [0]
+
+
+@pytest.mark.parametrize("queries", [1, 5, 64])
+def test_products_are_shared_by_all_threads_however_rows_lie(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    rows, asked = random.standard_normal((30_000, 384), np.float32), random.standard_normal((queries, 384), np.float32)
+    blocks = [Block(part, coded(part)) for part in np.split(rows, [9_000, 29_000])]
+    used: list[int] = []
+    monkeypatch.setattr("promptdsi.engine.table.share", lambda *said, threads: (used.append(threads), share(*said, threads=threads)))
+    monkeypatch.setattr("promptdsi.engine.table.WORTH_A_THREAD", 1 << 20)
+    monkeypatch.setattr("promptdsi.engine.table.PRODUCT_SCORES", 64 * len(rows))
+    for _, near, slack in Table(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(asked):
+        assert (np.abs(near - asked.astype(np.float64) @ rows.astype(np.float64).T) <= slack[:, None]).all()
+    assert set(used) == {3}
+
+
+def test_equal_rows_tie_wherever_they_stand() -> None:
+    random = np.random.default_rng(0)
+    row = random.standard_normal(384, np.float32)
+    rows = np.concatenate([np.tile(row, (37, 1)), random.standard_normal((90, 384), np.float32) * 0.1])
+    table = table_of([rows], set(), [f"d{number:03d}" for number in reversed(range(127))])
+    for query in row + random.standard_normal((50, 384), np.float32):
+        assert table.top(query[None], 37).rows[0].tolist() == list(range(36, -1, -1))
+
+
+@pytest.mark.parametrize("queries", [1, FEW + 2])
+def test_rows_of_zeros_are_found_by_docid(queries: int) -> None:
+    table = table_of([np.zeros((300, 8), np.float32)], {3}, [f"d{number:03d}" for number in range(300)])
+    for asked in (np.ones((queries, 8), np.float32), np.zeros((queries, 8), np.float32)):
+        assert table.top(asked, 10).rows.tolist() == [[0, 1, 2, 4, 5, 6, 7, 8, 9, 10]] * queries
+
+
+def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.safetensors"
+    random = np.random.default_rng(0)
+    written = {"a": random.standard_normal((3, 5), np.float32), "b": np.arange(7, dtype=np.int8), "c": np.zeros((0, 4), np.float32)}
+    save_file(written, path, {"since": "1"})
+    found = mapped_tensors(path)
+    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in written.items()}
+    with pytest.raises(ValueError, match="read-only"):
+        found["a"][0, 0] = 1
+
+
+@given(st.binary(max_size=200), st.integers(0, 199), st.booleans())
+def test_a_damaged_file_is_one_error_and_never_a_wrong_tensor(tmp_path_factory: Any, noise: bytes, place: int, cut: bool) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    written = {"a": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    save_file(written, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:place] if cut else whole[:place] + noise + whole[place + len(noise) :])
+    try:
+        found = mapped_tensors(path)
+    except DataError:
+        return
+    assert all(one.nbytes <= len(whole) + len(noise) for one in found.values())
+
+
+def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lies.safetensors"
+    cases = (([4], [0, 99]), ([-4], [0, 16]), ([10**30], [0, 16]), ([True, 4], [0, 16]), ([4.0], [0, 16]), ([4], [16, 0]))
+    for said in ({"dtype": "F32", "shape": shape, "data_offsets": offsets} for shape, offsets in cases):
+        header = json.dumps({"a": said}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+        with pytest.raises(DataError, match="damaged"):
+            mapped_tensors(path)

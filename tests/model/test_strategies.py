@@ -1,0 +1,318 @@
+"""A contract every prompt strategy keeps, and each strategy's own rules (METHOD sections 4 and 14)."""
+
+from __future__ import annotations
+
+import pytest
+import tiny
+import torch
+from all_strategies import ALL, PROMPTED
+from torch import Tensor, nn
+
+from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.model.prompts import PromptStrategy, make_strategy
+from promptdsi.model.prompts.strategy import cosine, unit
+from promptdsi.model.rows import Rows
+from promptdsi.training.objectives import cross_entropy
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("selection", ["single", "two-pass"])
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_a_query_does_not_depend_on_its_batch(name: str, selection: str, pooling: str) -> None:
+    made = tiny.begun(name, selection=selection, pooling=pooling)
+    tokens = tiny.batch(7, 3, 12, 3, 1)
+    together = made(tokens)
+    turned = made(type(tokens)(tokens.ids.flip(0), tokens.mask.flip(0) if tokens.mask is not None else None))
+    torch.testing.assert_close(turned.vectors.flip(0), together.vectors, **CLOSE)
+    for number in range(5):
+        alone = made(tiny.only(tokens, number))
+        torch.testing.assert_close(alone.vectors[0], together.vectors[number], **CLOSE)
+        if together.selection.ids is not None and alone.selection.ids is not None:
+            assert int(alone.selection.ids[0]) == int(together.selection.ids[number])
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_changing_one_samples_prefix_changes_only_that_sample(name: str) -> None:
+    made = tiny.begun(name)
+    tokens = tiny.batch(5, 5, 5)
+    entering = made.enter(tokens)
+    prefix = made.strategy.select(made.selection_vector(tokens, entering)).prefix
+    assert prefix is not None
+    other = prefix.clone()
+    other[1] += 1
+    before, after = (made.encoder.run(entering, tokens, first=2, prefixes=made._prefixes(given)) for given in (prefix, other))
+    changed = (before - after).abs().amax((1, 2)) > 1e-6
+    assert changed.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+def test_the_prefix_of_each_query_is_that_of_its_own_choice(name: str) -> None:
+    """Catches the published defect: key/value and batch axes mixed by a reshape."""
+    strategy = tiny.begun(name, options={"prompt_layers": (2, 3)}).strategy
+    query = torch.randn(6, tiny.WIDTH)
+    together = strategy.select(query).prefix
+    assert together is not None and together.shape == (6, 2, 2, strategy.prompt_length // 2, tiny.WIDTH)
+    for number in range(6):
+        alone = strategy.select(query[number : number + 1]).prefix
+        assert alone is not None
+        torch.testing.assert_close(alone[0], together[number], **CLOSE)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_frozen_parts_are_bit_equal_after_steps_with_weight_decay(name: str) -> None:
+    made = tiny.begun(name, corpora=2)
+    made.encoder.freeze()
+    open_names = {n for n, p in made.strategy.named_parameters() if p.requires_grad}
+    before = tiny.snapshot(made)
+    learning = [p for p in made.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, lr=0.1, weight_decay=0.5)
+    made.train()
+    for seed in range(3):
+        encoded = made(tiny.batch(5, 3, 4, seed=seed))
+        loss = cross_entropy(encoded.vectors, made.rows, torch.tensor([5, 6, 5])).mean() + encoded.selection.loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    after = tiny.snapshot(made)
+    moved = {n for n in before if not torch.equal(before[n], after[n])}
+    assert moved <= {f"strategy.{n}" for n in open_names} | {"rows.blocks.2"}
+    assert "rows.blocks.2" in moved
+    fixed = {"rows.blocks.0", "rows.blocks.1"} | ({"strategy.prompts.0", "strategy.keys.0"} if name in ("s++", "coda") else set())
+    assert not moved & (fixed | ({"strategy.keys.0"} if name == "topic" else set()))
+
+
+@pytest.mark.parametrize("name", PROMPTED)
+@pytest.mark.parametrize("selection", ["single", "two-pass"])
+def test_gradients_of_prompts_and_new_rows_match_finite_differences(name: str, selection: str) -> None:
+    made = tiny.begun(name, encoder_changes={"layers": 2}, selection=selection).double()
+    made.encoder.freeze()
+    made.train()
+    tokens = tiny.batch(4, 2)
+    targets = torch.tensor([5, 6])
+
+    def loss() -> Tensor:
+        encoded = made(tokens)
+        scores = encoded.vectors @ torch.cat(list(made.rows.blocks)).T
+        return nn.functional.cross_entropy(scores, targets) + encoded.selection.loss
+
+    loss().backward()
+    for parameter in [made.strategy.prompts[-1], made.rows.blocks[-1]]:
+        assert parameter.grad is not None
+        flat = parameter.data.view(-1)
+        for place in range(0, flat.numel(), max(1, flat.numel() // 12)):
+            kept = flat[place].item()
+            values = []
+            for move in (1e-6, -1e-6):
+                flat[place] = kept + move
+                values.append(loss().item())
+            flat[place] = kept
+            assert parameter.grad.view(-1)[place].item() == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_state_comes_back_and_the_seed_decides_everything(name: str) -> None:
+    made, again = tiny.begun(name), tiny.begun(name)
+    for key, tensor in made.strategy.state().items():
+        assert torch.equal(tensor, again.strategy.state()[key])
+    loaded = make_strategy(name, **made.strategy.get_params()).load_state(made.strategy.state())
+    query = torch.randn(5, tiny.WIDTH)
+    first, second = made.strategy.eval().select(query), loaded.eval().select(query)
+    if first.prefix is not None:
+        assert second.prefix is not None and torch.equal(first.prefix, second.prefix)
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("name", ["l2p", "s++"])
+def test_keys_learn_from_the_match_term_only_and_prompts_from_the_cross_entropy_only(name: str) -> None:
+    strategy = tiny.begun(name).strategy.train()
+    query = torch.randn(6, tiny.WIDTH)
+    match = strategy.select(query)
+    assert match.ids is not None
+    chosen = torch.cat(list(strategy.keys))[match.ids]
+    torch.testing.assert_close(match.loss, (1 - nn.functional.cosine_similarity(query, chosen)).mean(), **CLOSE)  # weight 1, batch mean
+    match.loss.backward()
+    assert strategy.keys[-1].grad is not None and strategy.prompts[-1].grad is None
+    strategy.zero_grad()
+    prefix = strategy.select(query).prefix
+    assert prefix is not None
+    prefix.sum().backward()
+    assert strategy.keys[-1].grad is None and strategy.prompts[-1].grad is not None
+
+
+def test_l2p_picks_the_nearest_key_of_the_whole_pool_at_training_and_test() -> None:
+    strategy = tiny.begun("l2p").strategy
+    query = torch.randn(20, tiny.WIDTH)
+    expected = nn.functional.cosine_similarity(query[:, None], strategy.keys[0][None], dim=-1).argmax(1)
+    for mode in (True, False):
+        chosen = strategy.train(mode).select(query).ids
+        assert chosen is not None and torch.equal(chosen, expected)
+    assert len(strategy.prompts) == 1 and all(p.requires_grad for p in strategy.parameters())
+
+
+def test_l2p_closed_form_keys_are_a_fixed_point_of_assign_and_average() -> None:
+    strategy = make_strategy("l2p", key_update="closed_form", prompt_length=4)
+    queries = torch.randn(200, tiny.WIDTH)
+    strategy.begin_corpus(queries)
+    keys = strategy.keys[0]
+    nearest = cosine(queries, keys).argmax(1)
+    for number in nearest.unique():
+        torch.testing.assert_close(keys[number], unit(unit(queries)[nearest == number].sum(0)), **CLOSE)
+    assert not strategy.keys[0].requires_grad
+
+
+def test_splusplus_trains_its_own_pair_and_tests_on_all_seen() -> None:
+    strategy = tiny.begun("s++", corpora=3).strategy
+    query = strategy.keys[0].detach().repeat(4, 1)  # nearest to the first corpus's key
+    trained = strategy.train().select(query).ids
+    tested = strategy.eval().select(query).ids
+    assert trained is not None and trained.tolist() == [2] * 4
+    assert tested is not None and tested.tolist() == [0] * 4
+    assert torch.equal(strategy.prompts[1], strategy.prompts[0]) and not torch.equal(strategy.keys[1], strategy.keys[0])
+    assert [block.requires_grad for block in strategy.prompts] == [False, False, True]
+
+
+def test_splusplus_key_converges_to_its_closed_form() -> None:
+    queries = torch.randn(300, tiny.WIDTH) + 2
+    learned, closed = make_strategy("s++", prompt_length=4), make_strategy("s++", prompt_length=4, key_update="closed_form")
+    for strategy in (learned, closed):
+        strategy.begin_corpus(queries)
+    optimizer = torch.optim.AdamW([learned.keys[0]], lr=0.05, weight_decay=0.0)
+    learned.train()
+    for _ in range(800):
+        optimizer.zero_grad()
+        learned.select(queries).loss.backward()
+        optimizer.step()
+    torch.testing.assert_close(unit(learned.keys[0]), closed.keys[0], atol=1e-3, rtol=0)
+    torch.testing.assert_close(closed.keys[0][0], unit(unit(queries).mean(0)), **CLOSE)
+
+
+def test_coda_components_start_orthonormal_to_all_earlier_ones() -> None:
+    strategy = make_strategy("coda", prompt_length=4)
+    queries = torch.randn(10, 32)
+    for number in range(3):
+        strategy.begin_corpus(queries)
+        with torch.no_grad():  # as if trained: earlier vectors are no longer orthonormal themselves
+            for blocks in (strategy.prompts, strategy.keys, strategy.attention):  # type: ignore[attr-defined]
+                whole = torch.cat(list(blocks)).flatten(1)
+                gram = (whole @ whole.T).double()
+                new = slice(2 * number, 2 * number + 2)
+                torch.testing.assert_close(gram[new, new], torch.eye(2, dtype=torch.float64), atol=1e-5, rtol=0)
+                assert number == 0 or gram[new, : 2 * number].abs().max() < 1e-4
+                blocks[-1].mul_(3).add_(0.3 * torch.randn_like(blocks[-1]))
+    with pytest.raises(ValueError, match="do not fit into 4 dimensions"):
+        cramped = make_strategy("coda", components=5, prompt_length=4)
+        cramped.begin_corpus(torch.randn(3, 4))
+
+
+def test_coda_sums_all_components_so_far_with_plain_cosines() -> None:
+    strategy = tiny.begun("coda", corpora=2).strategy
+    query = torch.randn(3, tiny.WIDTH)
+    prefix = strategy.select(query).prefix
+    expected = torch.zeros(3, 1, 2, 2, tiny.WIDTH)
+    for number in range(4):
+        key = torch.cat(list(strategy.keys))[number]
+        attention = torch.cat(list(strategy.attention))[number]  # type: ignore[arg-type]
+        weight = nn.functional.cosine_similarity(query * attention, key[None], dim=-1)
+        expected = expected + weight[:, None, None, None, None] * torch.cat(list(strategy.prompts))[number]
+    torch.testing.assert_close(prefix, expected, **CLOSE)
+
+
+def test_topic_keys_are_mean_unit_vectors_of_the_topics_queries_without_outliers() -> None:
+    strategy = make_strategy("topic", prompt_length=4)
+    queries = torch.randn(30, tiny.WIDTH)
+    topics = torch.arange(30) % 4 - 1  # −1 … 2
+    strategy.prepare(queries, topics)
+    for number in range(3):
+        torch.testing.assert_close(strategy.keys[0][number], unit(queries)[topics == number].mean(0), **CLOSE)
+    with pytest.raises(PromptDSIError, match="at least two are needed"):
+        make_strategy("topic").prepare(queries, torch.zeros(30, dtype=torch.long))
+    with pytest.raises(PromptDSIError, match="create the index with prompts topic"):
+        make_strategy("topic").begin_corpus(queries)
+
+
+def test_centring_subtracts_the_mean_of_d0() -> None:
+    strategy = make_strategy("s++", center=True, prompt_length=4, key_update="closed_form")
+    queries = torch.randn(50, tiny.WIDTH) + 5
+    strategy.prepare(queries)
+    strategy.begin_corpus(queries[:10])
+    centred = unit(queries[:10] - queries.mean(0))
+    torch.testing.assert_close(strategy.keys[0][0], unit(centred.mean(0)), **CLOSE)
+    similarity = strategy.select(queries[:3]).similarity
+    torch.testing.assert_close(similarity, centred[:3] @ unit(centred.mean(0)), **CLOSE)
+
+
+def test_the_papers_parameter_counts() -> None:
+    """5 · 21 · 768 · 4 B = 315.0 KiB; 193 · 21 · 768 · 4 B = 11.874 MiB; 9,874 · 768 and 10,000 · 768 row weights."""
+    queries = torch.randn(400, 768)
+
+    def stored(strategy: PromptStrategy) -> int:
+        return sum(strategy.sizes().values())
+
+    l2p = make_strategy("l2p")
+    l2p.begin_corpus(queries)
+    splusplus = make_strategy("s++")
+    for _ in range(5):
+        splusplus.begin_corpus(queries)
+    assert stored(l2p) * 4 / 1024 == stored(splusplus) * 4 / 1024 == 315.0
+    coda = make_strategy("coda")
+    for _ in range(5):
+        coda.begin_corpus(queries)
+    assert stored(coda) == 10 * (10 + 1 + 1) * 768
+    topic = make_strategy("topic")
+    topic.prepare(queries, torch.arange(400) % 193)
+    topic.begin_corpus(queries)
+    assert round(stored(topic) * 4 / 1024**2, 3) == 11.874
+    for new, expected in ((9_874, 7_583_232), (10_000, 7_680_000)):
+        rows = Rows(768)
+        rows.grow([str(number) for number in range(new)], torch.empty(new, 768))
+        assert sum(p.numel() for p in rows.parameters()) == expected
+
+
+def test_wrong_names_layers_and_options_are_said() -> None:
+    with pytest.raises(UsageError, match="no prompt strategy 'x'; there are"):
+        make_strategy("x")
+    with pytest.raises(UsageError, match="unexpected keyword argument 'colour'"):
+        make_strategy("l2p", colour=1)
+    with pytest.raises(UsageError, match="the backbone has layers 1 to 3"):
+        tiny.model("l2p", options={"prompt_layers": (4,)})
+    with pytest.raises(UsageError, match="'last' is none of first, mean"):
+        tiny.model("l2p", pooling="last")
+
+
+@pytest.mark.parametrize("name", ["l2p", "s++", "topic"])
+@pytest.mark.parametrize("relative", [0, 8])
+def test_queries_that_look_like_d0_go_without_a_prompt(name: str, relative: int) -> None:
+    """Each query of a batch takes one of two paths, exactly: that of the prompt it chose, or the unprompted one."""
+    made = tiny.begun(name, options={"null_prompt": True}, encoder_changes={"relative_buckets": relative} if relative else None)
+    without = tiny.begun(name, encoder_changes={"relative_buckets": relative} if relative else None)
+    tokens = tiny.batch(*(5 + number % 6 for number in range(24)), seed=3)
+    query = made.selection_vector(tokens, made.enter(tokens))
+    middle = torch.nn.functional.normalize(query, dim=1).mean(0)
+    similarity = without.strategy.select(query).similarity
+    assert made.strategy.null is not None and similarity is not None
+    made.strategy.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
+    encoded, prompted, plain = made(tokens), without(tokens), made.unprompted(tokens)
+    gone = torch.nn.functional.cosine_similarity(query, made.strategy.null[None]) > similarity
+    assert 0 < int(gone.sum()) < 24  # both paths are taken
+    torch.testing.assert_close(encoded.vectors[gone], plain[gone])
+    torch.testing.assert_close(encoded.vectors[~gone], prompted.vectors[~gone])
+    assert encoded.selection.ids is not None and bool((encoded.selection.ids[gone] == -1).all())
+    for number in (0, 7, 23):  # alone as in the batch
+        torch.testing.assert_close(made(tiny.only(tokens, number)).vectors[0], encoded.vectors[number], rtol=1e-4, atol=1e-5)
+    made.train()
+    assert made.strategy.hidden(query, made.strategy.select(query)) is None  # in training every query sees its prompt
+
+
+def test_the_null_key_is_the_mean_direction_of_d0s_queries_and_is_kept() -> None:
+    queries = torch.randn(30, 8, generator=torch.Generator().manual_seed(1))
+    strategy = make_strategy("s++", null_prompt=True)
+    strategy.prepare(queries)
+    assert strategy.null is not None
+    torch.testing.assert_close(strategy.null, torch.nn.functional.normalize(queries, dim=1).mean(0))
+    again = make_strategy("s++", null_prompt=True).load_state(strategy.state())
+    assert again.null is not None and torch.equal(again.null, strategy.null)
+    plain = make_strategy("s++")
+    plain.prepare(queries)
+    assert plain.null is None and "null" not in plain.state()

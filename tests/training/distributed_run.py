@@ -1,0 +1,52 @@
+"""Run by test_distributed.py, alone and under torchrun: twenty steps of D0 training on the demo corpus, dropout 0."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.model.backbone import load_backbone
+from promptdsi.training import stages, training
+from promptdsi.training.distributed import join, local
+from promptdsi.training.examples import tokenised, training_pairs_of
+
+STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
+
+
+def main(output: Path, backbone: str) -> None:
+    world = join()
+    corpus = build_stream("demo", Request()).corpora[0]
+    method = PromptDSI(
+        **(
+            PRESETS["best"]
+            | {"dropout": 0.0, "fit_row_start": "random", "batch_size": BATCH, "device": "cpu", "document_tokens": 48, "max_tokens": 32}
+        )
+    )
+    method.start(load_backbone(backbone, offline=True))
+    method.model_.rows.grow([d.docid for d in corpus.documents], method.row_start(corpus, "random", length=1.0))
+    asked = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
+    examples = tokenised(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
+    first: dict[str, torch.Tensor] = {}
+    check = training._check
+
+    def watch(tensors: dict[str, torch.Tensor], kind: str, number: int) -> None:
+        if kind == "gradient" and number == 0:
+            first.update({name: local(tensor).clone() for name, tensor in tensors.items()})
+        check(tensors, kind, number)
+
+    training._check = watch
+    rates = stages.Rates(5e-5, 1e-3, 0.0, 0.01, 0.0)
+    log = stages.learn_everything(method.model_, examples, method.tokenizer_, rates, training.Plan(1, BATCH))
+    rows = first.pop("rows")
+    shard = {"rows": rows, "losses": torch.tensor(log.losses, dtype=torch.float64)} | first
+    shard |= {"learned_rows": method.model_.rows.blocks[0].detach().clone()}
+    save_file(shard, output / f"{world.size}-{world.rank}.safetensors")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,99 @@
+"""What keeps the old found while new rows learn: lengths fitted from D0's rows, lengths held, rows anchored where they started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import small
+import tiny
+import torch
+
+from promptdsi import Corpus
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.rows import RowsOnly
+from promptdsi.model.prompts.strategy import unit
+from promptdsi.training.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
+from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
+from promptdsi.training.training import Plan
+
+
+def directions(count: int, seed: int, width: int = 12) -> torch.Tensor:
+    return unit(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)))
+
+
+def closeness(new: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cosine of the nearest rows, and the nearest one's, a row's own left out; written independently."""
+    mean, first = [], []
+    for one in new:
+        cosines = sorted((float(one @ other) for other in rows if not torch.equal(one, other)), reverse=True)[:NEIGHBOURS]
+        mean.append(sum(cosines) / len(cosines))
+        first.append(cosines[0])
+    return torch.tensor(mean), torch.tensor(first)
+
+
+def test_a_rule_that_d0s_rows_follow_is_found_and_applied() -> None:
+    old, new = directions(200, 0), directions(30, 1)
+    mean, first = closeness(old, old)
+    rows = (1.4 - 0.5 * mean + 0.2 * first)[:, None] * old
+    mean, first = closeness(new, old)
+    assert torch.allclose(fitted_lengths(rows, 7 * new, otherwise=9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
+
+
+def test_rows_of_equal_length_give_new_ones_that_length() -> None:
+    assert torch.allclose(fitted_lengths(1.3 * directions(50, 0), directions(9, 1), otherwise=9.0), torch.tensor(1.3), atol=1e-5)
+
+
+def test_purged_rows_take_no_part() -> None:
+    old, new = directions(60, 0), directions(9, 1)
+    rows = torch.cat([old, torch.zeros(20, 12)])
+    assert torch.allclose(fitted_lengths(rows, new, otherwise=9.0), fitted_lengths(old, new, otherwise=9.0))
+
+
+def test_a_rule_of_few_rows_cannot_run_away() -> None:
+    generator = torch.Generator().manual_seed(3)
+    wild = directions(11, 0) * (0.01 + 100 * torch.rand(11, 1, generator=generator))
+    found, mean = fitted_lengths(wild, directions(200, 1), otherwise=9.0), wild.norm(dim=1).mean()
+    assert bool((found >= 0.999 * SHORTEST * mean).all()) and bool((found <= 1.001 * LONGEST * mean).all())
+    for few in (wild[: 2 * NEIGHBOURS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
+        assert torch.equal(fitted_lengths(few, directions(3, 1), otherwise=1.1), torch.full((3, 1), 1.1))
+
+
+def learned(retention: RetentionLoss, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
+    """New rows before and after learning, from a model of a few hundred weights."""
+    from test_stages import TOKENIZER, examples
+
+    model = tiny.begun("none", scale=2.0)
+    new = model.rows.blocks[-1]
+    before = new.detach().clone()
+    learn_rows(model, examples(5, 6, 5, 6, 5), TOKENIZER, Rates(0.0, lr, 0.0, 0.0, 0.0), Plan(20, 2), retention, Softmax(model.scale))
+    return before, new.detach()
+
+
+def test_each_row_keeps_the_length_it_started_with() -> None:
+    before, after = learned(RetentionLoss(hold_length=True))
+    assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-5)
+    assert len(before.norm(dim=1).unique()) > 1 and not torch.allclose(after, before, atol=1e-2)
+    before, after = learned(RetentionLoss())
+    assert not torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
+
+
+def test_an_anchor_holds_rows_near_where_they_started_the_more_the_stronger() -> None:
+    moved = []
+    for anchor in (0.0, 1.0, 30.0):
+        before, after = learned(RetentionLoss(hold_length=True, anchor=anchor), lr=0.01)
+        moved.append(float((unit(after) - unit(before)).norm(dim=1).mean()))
+    assert moved[0] > moved[1] > moved[2]
+
+
+@pytest.mark.parametrize("kind", [PromptDSI, RowsOnly])
+@pytest.mark.parametrize("rule", ["mean", "fitted"])
+def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: str, corpora: list[Corpus]) -> None:
+    start = {"fit_row_start": "document", "add_row_start": "document", "hold_row_length": True}
+    params = small.PARAMS | start | {"backbone": backbone, "row_lengths": rule, "new_row_length": 0.9, "stand_ins": 0}
+    method = kind(**params).fit(corpora[0])
+    documents = method.document_vectors(corpora[1])
+    rows = method.model_.rows.blocks[0].detach()
+    method.add(corpora[1])
+    wanted = fitted_lengths(rows, documents, otherwise=method.row_length_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * wanted, rtol=1e-4)
