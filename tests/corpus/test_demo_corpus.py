@@ -45,7 +45,7 @@ def demo() -> list[Corpus]:
 
 
 @pytest.fixture(scope="module")
-def training_pairs(demo: list[Corpus]) -> dict[str, dict[str, list[str]]]:
+def queries_by_document(demo: list[Corpus]) -> dict[str, dict[str, list[str]]]:
     """Queries of each document by split."""
     found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for corpus in demo:
@@ -73,23 +73,23 @@ def test_documents_are_short_and_distinct(demo: list[Corpus]) -> None:
     assert openings.most_common(1)[0][1] <= 2  # no template
 
 
-def test_each_document_has_six_queries_of_mixed_kind(demo: list[Corpus], asked: dict[str, dict[str, list[str]]]) -> None:
+def test_each_document_has_six_queries_of_mixed_kind(demo: list[Corpus], queries_by_document: dict[str, dict[str, list[str]]]) -> None:
     for corpus in demo:
         for document in corpus.documents:
-            queries = asked[document.docid]
+            queries = queries_by_document[document.docid]
             assert {split: len(texts) for split, texts in queries.items()} == {"train": 4, "dev": 1, "test": 1}, document.docid
             everything = [text for texts in queries.values() for text in texts]
             assert all(2 <= len(words(text)) <= 16 for text in everything), document.docid
-            load_queries = [text for text in everything if words(text)[0] in QUESTION]
-            assert 2 <= len(load_queries) < 6, document.docid
+            questions = [text for text in everything if words(text)[0] in QUESTION]
+            assert 2 <= len(questions) < 6, document.docid
 
 
-def test_queries_paraphrase_and_do_not_copy(demo: list[Corpus], asked: dict[str, dict[str, list[str]]]) -> None:
+def test_queries_paraphrase_and_do_not_copy(demo: list[Corpus], queries_by_document: dict[str, dict[str, list[str]]]) -> None:
     for corpus in demo:
         for document in corpus.documents:
             text = words(f"{document.title} . {document.text}")
             runs = {tuple(text[i : i + 5]) for i in range(len(text))}
-            everything = [query for texts in asked[document.docid].values() for query in texts]
+            everything = [query for texts in queries_by_document[document.docid].values() for query in texts]
             for query in everything:
                 own = words(query)
                 assert not any(tuple(own[i : i + 5]) in runs for i in range(len(own) - 4)), query
@@ -98,9 +98,9 @@ def test_queries_paraphrase_and_do_not_copy(demo: list[Corpus], asked: dict[str,
             assert len(wholly_copied) <= 3, document.docid
 
 
-def test_no_query_stands_under_two_documents(asked: dict[str, dict[str, list[str]]]) -> None:
+def test_no_query_stands_under_two_documents(queries_by_document: dict[str, dict[str, list[str]]]) -> None:
     holders: dict[str, set[str]] = defaultdict(set)
-    for docid, splits in asked.items():
+    for docid, splits in queries_by_document.items():
         for texts in splits.values():
             for text in texts:
                 holders[" ".join(sorted(set(words(text))))].add(docid)  # the same words in another order count as the same
