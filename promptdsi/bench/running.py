@@ -31,6 +31,7 @@ from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.method import Method, keywords_of
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
+from promptdsi.model.devices import torch_device
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import EncodingCache, uncached_seconds, use_cache
 
@@ -150,7 +151,8 @@ class Runner:
     def with_pseudo(self, stream: Stream, options: dict[str, Any]) -> Stream:
         """The stream with pseudo-queries of a generator; what it has written is kept, so that an interruption loses little."""
         name = options.pop("generator", "spans")
-        generator = make_generator(name, **options, **({} if name == "spans" else {"offline": self.offline}))
+        runs_a_model = {} if name == "spans" else {"offline": self.offline, "device": torch_device("auto")}
+        generator = make_generator(name, **options, **runs_a_model)
         cache = QueryCache(self.results.work, generator)
 
         def written(corpora: Iterable[Corpus]) -> list[Corpus]:

@@ -30,6 +30,7 @@ from promptdsi.corpus.notes import ReadNotes
 from promptdsi.corpus.pseudo import QueryCache, Written, add_queries, alone, generate_queries, with_queries
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError, UsageError
+from promptdsi.model.devices import torch_device
 from promptdsi.progress import Progress
 
 LISTED = 10  # documents without queries that are named; all are counted
@@ -60,7 +61,7 @@ def queries(
     keywords |= {"per_document": per_document} if per_document is not None else {}
     keywords |= {"model": model} if model is not None else {}
     if generator != "spans":
-        keywords |= {"device": device, "offline": offline, "quiet": quiet}
+        keywords |= {"device": torch_device(device), "offline": offline, "quiet": quiet}
         use_threads(threads)
     if on_error not in ("stop", "skip"):
         raise UsageError(f"--on-error {on_error}: expected stop or skip")

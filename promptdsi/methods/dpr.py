@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.neural import NeuralMethod
 from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder
 from promptdsi.model.prompts import make_strategy

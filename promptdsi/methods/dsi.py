@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import UsageError
 from promptdsi.methods.neural import NeuralMethod
 from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.model.prompts.strategy import seeded, unit

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.generators.sampling import torch_device
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 from promptdsi.methods.method import keywords_of
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.config import EncoderConfig
+from promptdsi.model.devices import torch_device
 from promptdsi.model.tokens import Tokenizer
 
 if TYPE_CHECKING:

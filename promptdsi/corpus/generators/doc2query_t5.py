@@ -11,8 +11,7 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from promptdsi.corpus.generators.generator import Generator
-from promptdsi.corpus.generators.sampling import batch_seed, torch_device
+from promptdsi.corpus.generators.generator import Generator, batch_seed
 from promptdsi.corpus.records import Document
 from promptdsi.errors import OfflineError
 from promptdsi.files import offline_by_environment
@@ -31,7 +30,7 @@ class Doc2QueryT5(Generator):
         seed: int = 0,
         model: str = "castorini/doc2query-t5-base-msmarco",
         top_k: int = 10,
-        device: str = "auto",
+        device: str = "cpu",
         offline: bool = False,
         quiet: bool = True,
     ) -> None:
@@ -72,5 +71,5 @@ class Doc2QueryT5(Generator):
             except (OSError, ValueError, SafetensorError) as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0]
                 raise OfflineError(f"could not load the model {self.model}: {reason}; --model takes a local folder too") from None
-            self._loaded = model.to(torch_device(self.device)).eval(), tokenizer
+            self._loaded = model.to(self.device).eval(), tokenizer
         return self._loaded

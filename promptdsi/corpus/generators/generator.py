@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -51,3 +52,9 @@ def tidy(queries: Sequence[str], limit: int) -> list[str]:
         if words := " ".join(query.split()):
             unique.setdefault(words.casefold(), words)
     return list(unique.values())[:limit]
+
+
+def batch_seed(seed: int, documents: Sequence[Document]) -> int:
+    """A seed from the batch's content: a run that is resumed samples what it would have sampled."""
+    content = "\0".join(f"{document.title}\0{document.text}" for document in documents)
+    return int(hashlib.sha256(f"{seed}\0{content}".encode()).hexdigest()[:8], 16)

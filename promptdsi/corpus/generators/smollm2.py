@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from promptdsi.corpus.generators.generator import Generator
-from promptdsi.corpus.generators.sampling import batch_seed, torch_device
+from promptdsi.corpus.generators.generator import Generator, batch_seed
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.records import Document
 from promptdsi.errors import PromptDSIError
@@ -60,7 +59,7 @@ class SmolLM2(Generator):
         seed: int = 0,
         temperature: float = 0.7,
         top_p: float = 0.9,
-        device: str = "auto",
+        device: str = "cpu",
         offline: bool = False,
         quiet: bool = True,
     ) -> None:
@@ -163,7 +162,7 @@ def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=file, local_files_only=True, trust_remote_code=False, dtype=torch.float32
         )
-    return model.to(torch_device(device)).eval(), tokenizer
+    return model.to(device).eval(), tokenizer
 
 
 def shots_prompt() -> str:
