@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from pathlib import Path
@@ -37,7 +38,11 @@ def backbone(folder: Path, corpora: list[Corpus]) -> str:
 
 
 def create(folder: Path, corpus: Corpus, backbone: str, **changes: Any) -> Index:
-    return Index.create(folder, corpus, **(PARAMS | {"backbone": backbone} | changes))
+    """An index; keywords that `Index.create` does not have are parameters of the method."""
+    keywords = PARAMS | {"backbone": backbone} | changes
+    known = inspect.signature(Index.create).parameters
+    params = {key: value for key, value in keywords.items() if key not in known}
+    return Index.create(folder, corpus, params=params, **{key: value for key, value in keywords.items() if key in known})
 
 
 def copied(source: Path, target: Path) -> Path:

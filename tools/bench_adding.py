@@ -34,7 +34,7 @@ def main() -> None:
     old, new = build_stream("demo", Request(), new=1, share=SHARE).corpora
     options: dict[str, Any] = {"device": "cpu", "offline": True}
     with tempfile.TemporaryDirectory() as folder:
-        index = Index.create(Path(folder) / "index", old, fit_epochs=1, **options)
+        index = Index.create(Path(folder) / "index", old, params={"fit.epochs": 1}, **options)
         # The method an index holds has learned D0 already; the others begin from it.
         d0 = index.snapshot.method
         methods = {

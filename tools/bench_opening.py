@@ -93,7 +93,7 @@ def build(place: Path, documents: int) -> None:
     from promptdsi.index.rows import put_rows
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
-    store = Index.create(place, first, fit_epochs=0, offline=True, device="cpu").store
+    store = Index.create(place, first, params={"fit.epochs": 0}, offline=True, device="cpu").store
     made = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(documents)]
     vectors = np.random.default_rng(0).standard_normal((documents, 384), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

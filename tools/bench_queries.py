@@ -55,7 +55,7 @@ def build(place: Path, rows: int) -> Path:
     from promptdsi.index.rows import put_rows
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
-    store = Index.create(place, first, fit_epochs=0, store="none", offline=True, device="cpu").store
+    store = Index.create(place, first, params={"fit.epochs": 0}, store="none", offline=True, device="cpu").store
     vectors = synthetic(rows)
     ids = Ids(2, [f"synthetic-{number}" for number in range(rows)], "0" * 64 * rows)
     entry = Entry(
@@ -240,7 +240,7 @@ def cost_of_int8() -> dict[str, Any]:
     pairs = corpus.pairs("test")
     asked, hits, vectors = [pair.query.text for pair in pairs], {}, []
     with tempfile.TemporaryDirectory() as folder:
-        Index.create(Path(folder) / "index", corpus, fit_epochs=0, offline=True, device="cpu")
+        Index.create(Path(folder) / "index", corpus, params={"fit.epochs": 0}, offline=True, device="cpu")
         for engine in ("onnx", "int8"):
             index = Index.open(Path(folder) / "index", engine=engine)
             vectors.append(index.snapshot.encoder.encode(asked))

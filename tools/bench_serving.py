@@ -43,7 +43,7 @@ def main() -> None:
     queries = [pair.query.text for pair in corpora[0].pairs("test")][:ASKED]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
-        Index.create(path, corpora[0], fit_epochs=0, offline=True, device="cpu")
+        Index.create(path, corpora[0], params={"fit.epochs": 0}, offline=True, device="cpu")
         rows = [measure(path, queries) for _ in range(ROUNDS)]
     middle = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     spread = {name: f"{min(row[name] for row in rows):.2f} to {max(row[name] for row in rows):.2f}" for name in rows[0]}

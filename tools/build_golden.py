@@ -33,7 +33,7 @@ def main() -> None:
     index.delete(corpora[0].documents[0].docid)
     index.purge(corpora[0].documents[1].docid)
     index.rollback(4)
-    index.evaluate(corpora[1], keep=True)
+    index.evaluate(corpora[1], record=True)
     searches = {query: [hit.to_json() for hit in index.search(query, k=8)] for query in small.QUERIES}
     expected = {"searches": searches, "kinds": [manifest.kind for manifest in index.log()]}
     (target / "expected.json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -94,7 +94,7 @@ class Story:
         d0 = self.corpora[0]
         self.tell(f"1. Learn {d0.name}: {len(d0)} documents on 15 subjects. The encoder and one row per document are trained.")
         started = time.monotonic()
-        self.index = Index.create(self.path, d0, offline=True, progress=progress_for(self.quiet), **QUICK)
+        self.index = Index.create(self.path, d0, params=QUICK, offline=True, progress=progress_for(self.quiet))
         self.measure()
         self.tell(f"   learned in {time.monotonic() - started:.0f} s")
 
@@ -141,7 +141,7 @@ class Story:
         """Ask every corpus so far its test queries, and record the ranks in the index."""
         seen = self.corpora[: len(self.index.snapshot.manifest.corpora)]
         self.ranks[f"after {seen[-1].name}"] = {
-            corpus.name: [min(one.ranks) for one in self.index.evaluate(corpus, keep=True).query_ranks] for corpus in seen
+            corpus.name: [min(one.ranks) for one in self.index.evaluate(corpus, record=True).query_ranks] for corpus in seen
         }
 
     def compare(self) -> None:

@@ -23,7 +23,6 @@ from promptdsi.cli.console import (
 )
 from promptdsi.cli.learn import CorpusPath, IndexPath
 from promptdsi.cli.search import At
-from promptdsi.errors import DataError
 
 
 def evaluate(
@@ -45,18 +44,14 @@ def evaluate(
     """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.evaluation.evaluate import write_run
     from promptdsi.evaluation.metrics import DEFAULT, measure
     from promptdsi.index.index import Index
 
     opened = Index.open(index, at=at, device=device)
-    asked = opened.evaluate(read, split=split, keep=record)
+    asked = opened.evaluate(read, split=split, record=record, run=run, run_k=k)
     if asked.left_out:
         say(f"{asked.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)
     if run is not None:
-        if not run.parent.is_dir():
-            raise DataError("is no folder to write a run file to", path=run.parent)
-        write_run(run, asked.load_queries, opened.snapshot.method.search([one.text for one in asked.load_queries], k=k), tag="promptdsi")
         say(f"run written to {run}", quiet=quiet)
     measured = {name: measure(name, asked.query_ranks) for name in DEFAULT}
     if json:

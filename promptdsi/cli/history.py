@@ -77,10 +77,9 @@ def log(index: IndexPath, json: Json = False) -> None:
 
 def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
     """Check every file against its checksum and every generation against itself. Exit code 1 if anything is wrong."""
-    from promptdsi.index.store import Store
-    from promptdsi.index.verify import verify as look
+    from promptdsi.index.index import Index
 
-    found = look(Store(index), progress=progress_for(quiet))
+    found = Index.open(index, check=False).verify(progress=progress_for(quiet))
     if json:
         print_json(found._asdict())
     for problem in found.problems:

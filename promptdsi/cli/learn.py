@@ -29,7 +29,7 @@ from promptdsi.cli.console import (
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
-    from promptdsi.index.report import Report, Work
+    from promptdsi.index.results import Report, WorkEstimate
 
 IndexPath = Annotated[Path, typer.Argument(help="Folder of the index.", metavar="INDEX")]
 CorpusPath = Annotated[Path, typer.Argument(help="BEIR folder, .jsonl, .tsv, or a folder of text files.", metavar="CORPUS")]
@@ -38,7 +38,7 @@ KeepProbes = Annotated[int, typer.Option("--keep-probes", min=0, help="Keep this
 KeepQueries = Annotated[bool, typer.Option("--keep-queries", help="Keep the train queries, for search --explain.")]
 # Parameters and options with a flag of their own, which would overrule what --set says.
 OWN_FLAGS = {"preset", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
-OWN_FLAGS |= {"fast", "update", "max_drift", "progress", "announce"}
+OWN_FLAGS |= {"fast", "update", "max_drift", "progress", "on_start"}
 LaterSeed = Annotated[int | None, typer.Option("--seed", help="Seed of this learning (default: the index's).", **SEEDS)]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 
@@ -69,18 +69,32 @@ def create(
     Interrupted, the same command goes on from its last checkpoint.
     """
     use_threads(threads)
-    params = parse_settings(settings or []) | {"seed": seed, "device": device, "offline": offline}
-    params |= {key: value for key, value in (("prompts", prompts), ("backbone", backbone)) if value is not None}
+    params = parse_settings(settings or [])
     if is_helper():
-        from promptdsi.index.index import make_method
-        from promptdsi.index.together import help_create
+        from promptdsi.index.index import Index
 
-        return help_create(make_method(method, preset, params))
+        chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
+        return Index.help_create(method, preset, params | {key: value for key, value in chosen.items() if value is not None})
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     from promptdsi.index.index import Index
 
-    keep: dict[str, Any] = {"store": store, "keep_probes": keep_probes, "keep_queries": keep_queries, "name": name}
-    made = Index.create(index, read, preset=preset, method=method, **params, **keep, **told(quiet))
+    made = Index.create(
+        index,
+        read,
+        method=method,
+        preset=preset,
+        prompts=prompts,
+        backbone=backbone,
+        params=params,
+        name=name,
+        store=store,
+        keep_probes=keep_probes,
+        keep_queries=keep_queries,
+        seed=seed,
+        device=device,
+        offline=offline,
+        **told(quiet),
+    )
     assert made.report is not None
     show(made.report, index, quiet=quiet, json=json)
 
@@ -108,11 +122,10 @@ def add(
         return
     read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.index import growth
-    from promptdsi.index.options import Options
-    from promptdsi.index.store import Store
+    from promptdsi.index.index import Index
 
-    options = Options(
+    report = Index.open(index, check=False, device=device).add(
+        read,
         fast=fast,
         update=update,
         max_drift=max_drift,
@@ -120,10 +133,9 @@ def add(
         keep_queries=keep_queries,
         name=name,
         seed=seed,
-        device=device,
         **told(quiet),
     )
-    show(growth.add(Store(index), read, options), index, quiet=quiet, json=json)
+    show(report, index, quiet=quiet, json=json)
 
 
 def tune(
@@ -140,11 +152,9 @@ def tune(
     if not works_alone():
         return
     use_threads(threads)
-    from promptdsi.index import growth
-    from promptdsi.index.options import Options
-    from promptdsi.index.store import Store
+    from promptdsi.index.index import Index
 
-    reports = growth.tune(Store(index), Options(max_drift=max_drift, seed=seed, device=device, **told(quiet)))
+    reports = Index.open(index, check=False, device=device).tune(max_drift=max_drift, seed=seed, **told(quiet))
     if not reports:
         say("nothing to tune: no corpus was added with --fast", quiet=quiet)
     for report in reports:
@@ -169,13 +179,13 @@ def works_alone() -> bool:
 
 def told(quiet: bool) -> dict[str, Any]:
     """How long work reports itself."""
-    return {"progress": progress_for(quiet), "announce": lambda work: announce(work, quiet=quiet)}
+    return {"progress": progress_for(quiet), "on_start": lambda work: announce(work, quiet=quiet)}
 
 
-def announce(work: Work, *, quiet: bool) -> None:
+def announce(work: WorkEstimate, *, quiet: bool) -> None:
     """What will happen, before it does."""
     generated = f", {work.generated:,} of them generated" if work.generated else ""
-    cut = f"; {work.cut:,} documents are longer than the model may read and are cut" if work.cut else ""
+    cut = f"; {work.truncated:,} documents are longer than the model may read and are cut" if work.truncated else ""
     time = f"about {duration(work.seconds)}" if work.seconds >= 10 else "a few seconds"
     needs = f"{time} and {work.bytes / 1e9:.1f} GB of memory"
     what = f"learning {documents(work.documents)} from {work.queries:,} queries{generated}"
@@ -200,12 +210,12 @@ def sentences(report: Report, index: Path) -> list[str]:
     lines = [f"{index}: generation {report.generation}: {done} {what} in {duration(report.seconds)}"]
     if report.unchanged:
         lines.append(f"there already with the same content: {documents(report.unchanged)}")
-    if report.cut:
-        lines.append(f"{report.cut:,} documents are longer than the model may read; their ends were not read")
+    if report.truncated:
+        lines.append(f"{report.truncated:,} documents are longer than the model may read; their ends were not read")
     if report.dev_hits10 is not None:
         lines.append(f"dev queries of {report.corpus}: Hits@10 {100 * report.dev_hits10:.1f} (n {report.dev_queries:,})")
-    if report.cut_queries:
-        lines.append(f"{report.cut_queries:,} queries are longer than the model may read; their ends were not read")
+    if report.truncated_queries:
+        lines.append(f"{report.truncated_queries:,} queries are longer than the model may read; their ends were not read")
     if report.fast:
         later = f"`promptdsi tune {index}` does" if report.tunable else "the index stores no text, so `tune` cannot do it later"
         lines.append(f"not trained yet; {later}")

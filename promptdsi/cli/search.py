@@ -15,7 +15,7 @@ from promptdsi.cli.learn import IndexPath
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
-    from promptdsi.index.hits import Hit
+    from promptdsi.index.results import Hit
 
 AT_ONCE = 64
 INDENT = " " * 12
@@ -132,5 +132,5 @@ def _reasons(hit: Hit) -> Iterator[str]:
     if why.newer:
         more = f" and {why.newer_count - len(why.newer)} more" if why.newer_count > len(why.newer) else ""
         yield f"newer documents before it: {', '.join(why.newer)}{more}"
-    if why.neighbours:
-        yield f"nearest documents: {', '.join(f'{one.docid} ({one.similarity:.3f})' for one in why.neighbours[:3])}"
+    if why.neighbors:
+        yield f"nearest documents: {', '.join(f'{one.docid} ({one.similarity:.3f})' for one in why.neighbors[:3])}"

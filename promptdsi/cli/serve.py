@@ -34,16 +34,14 @@ def serve(
     """Serve the page and the JSON API. Ctrl-C or SIGTERM ends it; what is being answered is answered first."""
     # A thread that waits must not burn a core that somebody else needs: set before anything loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from promptdsi.index.answering import engine_of
-    from promptdsi.index.store import Store
+    from promptdsi.index.index import Index
     from promptdsi.serving.app import LOCAL, create_app
     from promptdsi.serving.guard import name_of
     from promptdsi.serving.running import run
     from promptdsi.serving.tokens import LOOPBACK, access_for
 
     host = host.strip("[]")
-    manifest = Store(index).manifest()  # one sentence now if there is no index, or the engine does not fit
-    engine_of(engine, device, manifest.params.get("prompts", "none"))
+    Index.open(index, check=False, engine=engine, device=device)  # one sentence now if there is no index, or the engine does not fit
     access = access_for(host, allow_write=allow_write, token_file=token_file)
     own = frozenset(name_of(name) for name in (host, *(allow_host or ())))
     hosts = LOCAL | own if LOOPBACK.fullmatch(host) else None

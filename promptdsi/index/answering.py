@@ -72,11 +72,11 @@ class TorchEncoder:
         return self.method.tokenizer_.encode(queries, max_tokens=self.method.max_tokens).cut
 
 
-def engine_of(engine: str, device: str, prompts: str) -> str:
-    """The engine that is meant by `auto`: torch where a device is asked for, and for strategies only it knows."""
+def check_engine(engine: str, device: str, manifest: Manifest) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named, and for strategies only torch knows."""
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    needs_torch = device not in ("auto", "cpu") or prompts not in KNOWN
+    needs_torch = device not in ("auto", "cpu") or manifest.params.get("prompts", "none") not in KNOWN
     if engine in ("onnx", "int8") and needs_torch:
         raise UsageError(f"the engine {engine} runs on the processor and knows the prompts {', '.join(KNOWN)}; use --engine torch")
     return engine if engine != "auto" else "torch" if needs_torch else "onnx"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import check_characters, check_document
 from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.index.report import Report
+from promptdsi.index.results import Report
 from promptdsi.index.store import Store
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from promptdsi.evaluation.evaluate import EvalQuery, rank_queries
 from promptdsi.evaluation.metrics import values
 from promptdsi.index.lists import get_list
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.report import Drift
+from promptdsi.index.results import Drift
 from promptdsi.index.snapshot import method_of
 from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI

@@ -19,6 +19,7 @@ from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.evaluation.metrics import values
 from promptdsi.index.checks import NO_PROBES, check_bound, check_corpus, check_probes, name_of, refuse_drift
+from promptdsi.index.documents import STORES
 from promptdsi.index.drift import measure_drift
 from promptdsi.index.entries import put_entry, put_prompts, stored_corpus
 from promptdsi.index.ids import content_of
@@ -26,7 +27,8 @@ from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.options import Options
 from promptdsi.index.purge import finish_purge
-from promptdsi.index.report import Report, estimate
+from promptdsi.index.report import estimate
+from promptdsi.index.results import Report
 from promptdsi.index.rows import put_rows
 from promptdsi.index.snapshot import check_learned, ids_of, live_ids, method_of
 from promptdsi.index.store import WORK, Store
@@ -54,12 +56,15 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     started = time.monotonic()
     store.check_new()
     check_corpus(corpus)
+    if options.store not in STORES:
+        raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
     name = name_of(corpus, options)
     check_probes(corpus, options)
     held = dict(method.get_params())
     # A throw-away model measures the machine's speed: training starts from the backbone itself.
     method.start(load_backbone(method.backbone, offline=method.offline))
-    options.announce(estimate(method, corpus, first=True, train=True))
+    if options.on_start:
+        options.on_start(estimate(method, corpus, first=True, train=True))
     store.begin()
     go_on = f"{store.folder} is not finished; run the same command again to go on"
     with writing(store.folder), unharmed(go_on):
@@ -112,7 +117,8 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
             raise UsageError(NO_PROBES)
         method = _seeded(method_of(store, parent, device=options.device), options)
-        options.announce(estimate(method, new, first=False, train=not options.fast))
+        if options.on_start:
+            options.on_start(estimate(method, new, first=False, train=not options.fast))
         method.model_.rows.deleted |= replaced
         method.add(new, train=not options.fast, progress=options.progress)
         entry = put_entry(store, new, method, since=parent.number + 1, options=options)
@@ -149,7 +155,8 @@ def tune(store: Store, options: Options) -> list[Report]:
             entry = parent.corpora[number]
             corpus = stored_corpus(store, parent, number)
             method = _seeded(method_of(store, parent, device=options.device, last=number), options)
-            options.announce(estimate(method, corpus, first=False, train=True))
+            if options.on_start:
+                options.on_start(estimate(method, corpus, first=False, train=True))
             method.tune(corpus, progress=options.progress)
             rows = put_rows(store, method.model_.rows.blocks[-1].detach().cpu().numpy(), since=entry.since)
             corpora = list(parent.corpora)
@@ -193,7 +200,7 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
     """Dev Hits@10 where there are dev queries, and the documents none of whose own queries finds them in ten."""
     dev = rank_queries(method, load_queries(corpus, "dev"))
     found = float(values("Hits@10", dev.query_ranks).mean()) if dev.query_ranks else None
-    report = replace(report, dev_hits10=found, dev_queries=len(dev.query_ranks), cut=method.cut_documents_)
+    report = replace(report, dev_hits10=found, dev_queries=len(dev.query_ranks), truncated=method.cut_documents_)
     if report.fast:
         return report
     asked = method.training_pairs(corpus, new=len(method.model_.rows.blocks) > 1)
@@ -203,7 +210,7 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
         ranks = rows.ranks(vectors, rows.numbers([one.docid for one in asked]).to(vectors.device)).tolist()
     best = {one.docid: rank for one, rank in sorted(zip(asked, ranks, strict=True), key=lambda pair: -pair[1])}
     cut = method.tokenizer_.encode([one.text for one in asked], max_tokens=method.max_tokens).cut
-    return replace(report, queries=len(asked), cut_queries=cut, unfindable=[docid for docid, rank in best.items() if rank > 10])
+    return replace(report, queries=len(asked), truncated_queries=cut, unfindable=[docid for docid, rank in best.items() if rank > 10])
 
 
 def _seeded(method: PromptDSI, options: Options) -> PromptDSI:

@@ -1,48 +1,70 @@
-"""The index as a person uses it: create, open, add, search, delete, purge, roll back, verify.
+"""`Index`: the one way to create, open, search and change a durable index.
 
     index = Index.create("my-index", Corpus.read("d0"))
     index.add(Corpus.read("d1"))
     for hit in index.search("who wrote hamlet", k=10):
         print(hit.docid, hit.score, hit.title)
 
-An `Index` answers from one generation, also while another process writes; `refresh` looks for a newer one.
+An `Index` answers from one generation, also while another process writes; `refresh` moves it to the newest one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import Any, Self, overload
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document
-from promptdsi.errors import DataError, UsageError
-from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries
-from promptdsi.index import hits, purge, removal
-from promptdsi.index.documents import STORES
-from promptdsi.index.export import export
-from promptdsi.index.hits import Hit
+from promptdsi.errors import UsageError
+from promptdsi.evaluation.evaluate import EvalResult
+from promptdsi.files import sha256_of
+from promptdsi.index import explain, export, purge, removal, search, verify
+from promptdsi.index.answering import check_engine
+from promptdsi.index.eval_records import evaluate_split, read_records, write_record
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.options import OPTIONS, Options
-from promptdsi.index.records import record
-from promptdsi.index.snapshot import Snapshot, kind_of, open_snapshot
+from promptdsi.index.options import Options
+from promptdsi.index.results import (
+    DiskUsage,
+    DocumentSample,
+    EvalRecord,
+    Hit,
+    IndexSummary,
+    Location,
+    Neighbor,
+    Report,
+    SearchRequest,
+    SearchResult,
+    Verification,
+    WorkEstimate,
+)
+from promptdsi.index.snapshot import Snapshot, close_to, make_method, open_snapshot
 from promptdsi.index.store import Store
-from promptdsi.index.verify import Verified, verify
 from promptdsi.progress import Progress, silent
 
-if TYPE_CHECKING:
-    from promptdsi.index.report import Report
-    from promptdsi.methods.promptdsi import PromptDSI
+OnStart = Callable[[WorkEstimate], None]
 
 
 class Index:
-    """A durable index, opened at one generation. `report` tells what the last create, add or tune did."""
+    """A durable index, opened at one generation. `report` is what the last create, add or tune did."""
 
-    def __init__(self, store: Store, snapshot: Snapshot, *, pinned: bool = False, **how: Any) -> None:
-        self.store, self.pinned, self.how = store, pinned, how
-        self._snapshot: Snapshot | None = snapshot
+    def __init__(
+        self,
+        store: Store,
+        *,
+        manifest: Manifest,
+        pinned: bool = False,
+        check: bool = True,
+        engine: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+    ) -> None:
+        self.store, self.pinned, self.device = store, pinned, device
         self.report: Report | None = None
+        self._open: dict[str, Any] = {"engine": engine, "device": device, "threads": threads, "check": check}
+        check_engine(engine, device, manifest)
+        self._manifest: Manifest | None = manifest
+        self._snapshot: Snapshot | None = None
 
     @classmethod
     def create(
@@ -52,26 +74,44 @@ class Index:
         *,
         method: str = "promptdsi",
         preset: str = "best",
-        **keywords: Any,
+        prompts: str | None = None,
+        backbone: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        store: str = "text",
+        keep_probes: int = 0,
+        keep_queries: bool = False,
+        seed: int = 0,
+        device: str = "auto",
+        offline: bool = False,
+        progress: Progress = silent,
+        on_start: OnStart | None = None,
     ) -> Self:
-        """Learn D0 into a new folder.
+        """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
-        Keywords are those of `Options` (`name`, `store`, `keep_probes`, `keep_queries`, …) and of the method; what is not
-        given comes from the preset.
+        `preset` and then `params` set the parameters of the method (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`); `prompts`
+        and `backbone` are the two most often changed. `store` says what is stored of documents: `text`, `title` or `none`.
+        `keep_probes` dev queries are stored to measure drift with later, `keep_queries` stores the training queries for
+        `search(explain=True)`. `on_start` is called with an estimate of the work before training begins.
         """
-        _refuse(keywords, ("fast", "update", "max_drift"), "create")
-        chosen = {key: value for key, value in keywords.items() if key in OPTIONS and key != "seed"}
-        params = {key: value for key, value in keywords.items() if key not in OPTIONS or key in ("device", "seed")}
-        options = Options(**chosen)
-        if options.store not in STORES:
-            raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
-        store = Store(Path(path).expanduser())
-        from promptdsi.index import growth  # brings torch with it
+        from promptdsi.index import growth  # imports torch
 
-        report = growth.create(store, corpus, make_method(method, preset, params), options)
-        index = cls.open(path, device=options.device)
+        given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
+        chosen = make_method(method, preset, {**(params or {}), **{key: value for key, value in given.items() if value is not None}})
+        options = Options(
+            name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device, progress=progress, on_start=on_start
+        )
+        report = growth.create(Store(Path(path).expanduser()), corpus, chosen, options)
+        index = cls.open(path, device=device)
         index.report = report
         return index
+
+    @staticmethod
+    def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
+        """In a helper process of torchrun: train together with the first process, which runs `create` and writes the index."""
+        from promptdsi.index.together import help_create
+
+        help_create(make_method(method, preset, params))
 
     @classmethod
     def open(
@@ -84,59 +124,128 @@ class Index:
         device: str = "auto",
         threads: int | None = None,
     ) -> Self:
-        """Open for reading; every file the generation needs is checked, unless `check` is off. Never writes.
+        """Open an index for reading and writing, at the newest generation or, read-only, at generation `at`. Writes nothing.
 
-        `engine` encodes queries: `onnx` without torch, `int8` quicker and a little off, `torch` on any `device`. `threads` is how
-        many one search may use: by default, one a core.
+        With `check` the checksum of every file of the generation is verified now; without, files are opened when they are first
+        needed and not verified. `engine` encodes queries: `onnx` needs no torch, `int8` is faster and approximate, `torch` runs
+        on any `device`. `threads` is the number of CPU threads of one search (default: one per core).
         """
         store = Store(Path(path).expanduser())
-        how: dict[str, Any] = {"engine": engine, "device": device, "threads": threads}
-        return cls(store, open_snapshot(store, at=at, check=check, **how), pinned=at is not None, **how)
+        index = cls(store, manifest=store.manifest(at), pinned=at is not None, engine=engine, device=device, threads=threads, check=check)
+        if check:
+            index._snapshot = open_snapshot(store, at=at, **index._open)
+        return index
+
+    def reopen(self, *, at: int | None = None) -> Self:
+        """Another `Index` of the same folder, at the newest generation or at `at`; files that this one verified are not verified again.
+
+        Blobs that an unfinished purge is about to erase are not used.
+        """
+        verified = self.snapshot.manifest.blobs()
+        snapshot = open_snapshot(self.store, at=at, verified=verified, erase=self.manifest.erase if at is not None else {}, **self._open)
+        index = type(self)(self.store, manifest=snapshot.manifest, pinned=at is not None, **self._open)
+        index._snapshot = snapshot
+        return index
+
+    @staticmethod
+    def current_generation(path: str | Path) -> int:
+        """The number of the newest generation of the index in a folder."""
+        return Store(Path(path).expanduser()).current()
+
+    @staticmethod
+    def commit_mark(path: str | Path) -> bytes:
+        """Bytes that differ whenever anything was committed to the index in a folder, or another index took its place."""
+        return Store(Path(path).expanduser()).commit_mark()
+
+    @property
+    def path(self) -> Path:
+        return self.store.folder
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the generation this index answers from."""
+        if self._snapshot is not None:
+            return self._snapshot.manifest
+        if self._manifest is None:
+            self._manifest = self.store.manifest()
+        return self._manifest
 
     @property
     def snapshot(self) -> Snapshot:
-        """The generation that answers. After a write of ours it is opened when next asked: writing itself opens no document."""
+        """The opened generation. After a write it is opened when next needed: writing itself opens no document."""
         if self._snapshot is None:
-            self._snapshot = open_snapshot(self.store, **self.how)
+            self._snapshot = open_snapshot(self.store, at=self.manifest.number, **self._open)
         return self._snapshot
 
     @property
     def generation(self) -> int:
-        return self.snapshot.manifest.number
+        return self.manifest.number
 
     def __len__(self) -> int:
-        """Documents that can be found."""
-        return self.snapshot.manifest.documents
+        """The number of documents that can be retrieved."""
+        return self.manifest.documents
 
     def refresh(self) -> bool:
-        """Move to the newest generation; tells whether there was one."""
+        """Move to the newest generation; true if there was a newer one."""
         if self.pinned or self.store.current() == self.generation:
             return False
-        self._snapshot = None
+        self._forget_generation()
         return True
 
-    # Growing --------------------------------------------------------------------------------------------------------------
+    # Training -------------------------------------------------------------------------------------------------------------
 
-    def add(self, corpus: Corpus, **choices: Any) -> Report:
-        """Learn the next corpus (`fast`, `update`, `max_drift`, `keep_probes`, …: see `Options`); nothing old is read."""
-        _refuse(choices, ("store",), "add")
+    def add(
+        self,
+        corpus: Corpus,
+        *,
+        name: str | None = None,
+        fast: bool = False,
+        update: bool = False,
+        max_drift: float | None = None,
+        keep_probes: int = 0,
+        keep_queries: bool = False,
+        seed: int | None = None,
+        progress: Progress = silent,
+        on_start: OnStart | None = None,
+    ) -> Report:
+        """Learn the next corpus and commit a generation. No earlier document or query is read.
+
+        `fast` adds the documents without training; `tune` trains them later. `update` replaces documents whose content changed.
+        With `max_drift` nothing is committed if Hits@10 on the stored probe queries falls by more than that.
+        """
         from promptdsi.index import growth
 
-        return self._after(growth.add(self._writable(), corpus, self._options(choices)))
+        options = Options(
+            name=name,
+            fast=fast,
+            update=update,
+            max_drift=max_drift,
+            keep_probes=keep_probes,
+            keep_queries=keep_queries,
+            seed=seed,
+            device=self.device,
+            progress=progress,
+            on_start=on_start,
+        )
+        self.report = growth.add(self._writable(), corpus, options)
+        self._forget_generation()
+        return self.report
 
-    def tune(self, **choices: Any) -> list[Report]:
-        """Train the corpora that were added fast."""
+    def tune(
+        self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
+    ) -> list[Report]:
+        """Train the corpora that were added with `fast`, one generation each."""
         from promptdsi.index import growth
 
+        options = Options(max_drift=max_drift, seed=seed, device=self.device, progress=progress, on_start=on_start)
         try:
-            reports = growth.tune(self._writable(), self._options(choices))
+            reports = growth.tune(self._writable(), options)
         finally:
-            self._snapshot = None  # corpora tuned before one that failed stay
-        for report in reports:
-            self._after(report)
+            self._forget_generation()  # corpora tuned before one that failed stay
+        self.report = reports[-1] if reports else self.report
         return reports
 
-    # Asking ---------------------------------------------------------------------------------------------------------------
+    # Search and evaluation ------------------------------------------------------------------------------------------------
 
     @overload
     def search(self, queries: str, *, k: int = 10, explain: bool = False) -> list[Hit]: ...
@@ -145,122 +254,112 @@ class Index:
     def search(self, queries: list[str], *, k: int = 10, explain: bool = False) -> list[list[Hit]]: ...
 
     def search(self, queries: str | list[str], *, k: int = 10, explain: bool = False) -> list[Hit] | list[list[Hit]]:
-        """The k best documents of a query, or of each of several."""
+        """The k best documents of a query, or of each of several queries."""
         if isinstance(queries, str):
-            return hits.search(self.snapshot, [queries], k=k, explain=explain)[0]
-        return hits.search(self.snapshot, list(queries), k=k, explain=explain)
+            return self.search_batch([SearchRequest(queries, k, explain)])[0].hits
+        return [result.hits for result in self.search_batch([SearchRequest(query, k, explain) for query in queries])]
+
+    def search_batch(self, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
+        """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
+        return search.search_batch(self.snapshot, requests, stop=stop)
 
     def get(self, docid: str) -> Document:
         """What the index stores of a document."""
-        row = self.snapshot.live(docid)
-        if row is None:
-            if docid in self.snapshot.row_of:
-                raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=self.store.folder)
-            hint = removal.close_to(docid, self.snapshot.row_of)
-            raise DataError(f"holds no document {docid!r} in generation {self.generation}{hint}", path=self.store.folder)
-        return self.snapshot.document(row) or Document(docid, "")
+        return self.snapshot.get(docid)
 
-    def evaluate(self, corpus: Corpus, *, split: str = "test", keep: bool = False) -> EvalResult:
-        """Exact ranks of a split's queries; `keep` stores the ranks, no text, for the retention chart."""
-        asked = load_queries(corpus, split)
-        found = rank_queries(self.snapshot.method, asked, known=lambda docid: self.snapshot.live(docid) is not None)
-        if not found.query_ranks:
-            what = f"has no annotated {split} queries" if not asked else f"has no {split} query whose document is in the index"
-            raise DataError(f"the corpus {corpus.name} {what}", path=self.store.folder)
-        if keep:
-            record(self.store, generation=self.generation, corpus=corpus.name, split=split, query_ranks=found.query_ranks)
-        return found
+    def locate(self, docid: str) -> Location | None:
+        """The corpus of a document and whether it is deleted; None where the index has no such document."""
+        return self.snapshot.locate(docid)
 
-    # Forgetting and going back --------------------------------------------------------------------------------------------
+    def suggest(self, docid: str) -> str:
+        """The end of an error message that names the most similar docid, or nothing."""
+        return close_to(docid, self.snapshot.row_of)
+
+    def neighbors(self, docid: str, *, k: int = 5) -> list[Neighbor]:
+        """The k documents whose rows are most similar to a document's."""
+        self.snapshot.get(docid)  # raises where there is no such document
+        return explain.nearest_rows(self.snapshot, [self.snapshot.row_of[docid]], k)[0]
+
+    def sample(self, limit: int) -> DocumentSample:
+        """At most `limit` documents, evenly spaced in order of arrival, with their rows."""
+        return self.snapshot.sample(limit)
+
+    def evaluate(
+        self, corpus: Corpus, *, split: str = "test", record: bool = False, run: Path | None = None, run_k: int = 100
+    ) -> EvalResult:
+        """Exact ranks of the relevant documents of a split's queries.
+
+        `record` stores the ranks, no text, in the index; `run` is a file to write the best `run_k` documents of each query to, in
+        TREC format.
+        """
+        result = evaluate_split(self.snapshot, corpus, split, run, run_k)
+        if record:
+            write_record(self.store, generation=self.generation, corpus=corpus.name, split=split, query_ranks=result.query_ranks)
+        return result
+
+    def eval_records(self) -> list[EvalRecord]:
+        """The evaluations that were recorded, by generation, then by corpus."""
+        return read_records(self.store)
+
+    # Deletion and history -------------------------------------------------------------------------------------------------
 
     def delete(self, docids: str | Sequence[str]) -> Manifest:
-        """Hide documents."""
-        return self._moved(removal.delete(self._writable(), _several(docids)))
+        """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
+        return self._committed(removal.delete(self._writable(), _docids(docids)))
 
     def undelete(self, docids: str | Sequence[str]) -> Manifest:
-        """Show hidden documents again."""
-        return self._moved(removal.undelete(self._writable(), _several(docids)))
+        """Show deleted documents again."""
+        return self._committed(removal.undelete(self._writable(), _docids(docids)))
 
     def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
-        return self._moved(purge.purge(self._writable(), None if docids is None else _several(docids)))
+        return self._committed(purge.purge(self._writable(), None if docids is None else _docids(docids)))
 
     def rollback(self, to: int | None = None) -> Manifest:
-        """A new generation that equals an earlier one, by default the one before."""
-        return self._moved(removal.rollback(self._writable(), to))
-
-    # Telling --------------------------------------------------------------------------------------------------------------
+        """Commit a new generation that equals an earlier one, by default the one before."""
+        return self._committed(removal.rollback(self._writable(), to))
 
     def log(self) -> list[Manifest]:
         """Every generation, oldest first."""
         return self.store.history()
 
-    def verify(self, *, progress: Progress = silent) -> Verified:
-        return verify(self.store, progress=progress)
+    def checksum(self, generation: int) -> str:
+        """The sha256 of the manifest file of a generation."""
+        return sha256_of(self.store.manifest_path(generation))
+
+    # Description and maintenance ------------------------------------------------------------------------------------------
+
+    def info(self) -> IndexSummary:
+        """What this generation contains."""
+        return self.manifest.summary()
+
+    def disk_usage(self) -> DiskUsage:
+        """The size of the folder, and what `purge` or the next write would remove."""
+        return removal.disk_usage(self.store, self.manifest)
+
+    def verify(self, *, progress: Progress = silent) -> Verification:
+        """Check every file against its checksum and every generation for consistency."""
+        return verify.verify(self.store, progress=progress)
 
     def export(self, to: str, folder: str | Path) -> list[str]:
-        """Write `faiss`, `beir` or `hf` files into a new folder."""
-        return export(self.snapshot, to, Path(folder))
-
-    def _options(self, choices: dict[str, Any]) -> Options:
-        if unknown := sorted(set(choices) - OPTIONS):
-            raise UsageError(f"no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}")
-        return Options(**({"device": self.how["device"]} | choices))
+        """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
+        return export.export(self.snapshot, to, Path(folder))
 
     def _writable(self) -> Store:
         if self.pinned:
             raise UsageError(f"the index was opened at generation {self.generation}: that one is read only")
         return self.store
 
-    def _after(self, report: Report) -> Report:
-        self.report, self._snapshot = report, None
-        return report
-
-    def _moved(self, manifest: Manifest) -> Manifest:
-        self._snapshot = None
+    def _committed(self, manifest: Manifest) -> Manifest:
+        self._forget_generation()
         return manifest
 
-
-def make_method(name: str, preset: str, params: dict[str, Any]) -> PromptDSI:
-    """A method from a preset and keywords, refused in words a person can act on."""
-    from promptdsi.methods.promptdsi import PRESETS
-
-    if preset not in PRESETS:
-        raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    kind = kind_of(name)
-    known = {field.name for field in fields(kind) if field.init}
-    if unknown := sorted(set(params) - known):
-        hint = removal.close_to(unknown[0], known) or f"; there are {', '.join(sorted(known))}"
-        raise UsageError(f"{name} has no parameter {unknown[0]!r}{hint}")
-    keywords = PRESETS[preset] | params
-    for field in fields(kind):
-        if field.name in keywords:
-            keywords[field.name] = _fitting(field, keywords[field.name])
-    if name == "rows" and keywords.get("prompts", "none") != "none":
-        raise UsageError("the method rows has no prompts; use --method promptdsi with --prompts")
-    return kind(**keywords)
+    def _forget_generation(self) -> None:
+        self._snapshot = self._manifest = None
 
 
-def _refuse(given: dict[str, Any], names: tuple[str, ...], what: str) -> None:
-    if wrong := [name for name in names if name in given]:
-        raise UsageError(f"{what} has no option {wrong[0]!r}")
-
-
-def _fitting(field: Field[Any], value: Any) -> Any:
-    """A value of the kind the parameter has by default: a number for a number, words for words."""
-    usual = field.default_factory() if field.default_factory is not MISSING else field.default
-    if isinstance(usual, float) and type(value) is int:
-        return float(value)
-    if isinstance(usual, tuple) and isinstance(value, list):
-        return tuple(value)
-    if type(value) is not type(usual):
-        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list", dict: "a table"}
-        raise UsageError(f"{field.name}={value!r}: expected {kinds[type(usual)]}, such as {usual!r}")
-    return value
-
-
-def _several(docids: str | Sequence[str]) -> list[str]:
-    found = [docids] if isinstance(docids, str) else list(docids)
-    if not found or "" in found:
+def _docids(docids: str | Sequence[str]) -> list[str]:
+    listed = [docids] if isinstance(docids, str) else list(docids)
+    if not listed or "" in listed:
         raise UsageError("no docid was given")
-    return found
+    return listed

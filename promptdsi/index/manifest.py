@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.errors import DataError
+from promptdsi.index.results import CorpusSummary, IndexSummary
 
 FORMAT = 1
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
@@ -98,6 +99,26 @@ class Manifest:
             parts = {part: getattr(entry, part) for part in PARTS}
             corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
         return replace(self, corpora=tuple(corpora), retired=tuple(sorted({new.get(name, name) for name in self.retired})))
+
+    def summary(self) -> IndexSummary:
+        """What this generation contains, for people and programs."""
+        corpora = [
+            CorpusSummary(entry.name, entry.count - len(deleted), entry.since, not entry.fast, bool(entry.probes), bool(entry.queries))
+            for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True)
+        ]
+        return IndexSummary(
+            generation=self.number,
+            documents=self.documents,
+            method=self.method,
+            prompts=self.params.get("prompts", "none"),
+            backbone=self.params.get("backbone", ""),
+            width=self.config["width"],
+            max_tokens=self.params["max_tokens"],
+            store=self.store,
+            format=self.format,
+            params=self.params,
+            corpora=corpora,
+        )
 
     def next(self, kind: str, **changes: Any) -> Manifest:
         """The generation behind this one, equal to it but for what is said."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from promptdsi.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from promptdsi.index.report import Work
+    from promptdsi.index.results import WorkEstimate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to create or add. `announce` is told what will happen before anything is learned."""
+    """How to create or add. `on_start` is called with an estimate before anything is learned."""
 
     name: str | None = None
     store: str = "text"
@@ -26,7 +26,4 @@ class Options:
     max_drift: float | None = None
     device: str = "auto"
     progress: Progress = silent
-    announce: Callable[[Work], None] = lambda work: None
-
-
-OPTIONS = frozenset(field.name for field in fields(Options))
+    on_start: Callable[[WorkEstimate], None] | None = None

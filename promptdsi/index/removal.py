@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.purge import finish_purge
-from promptdsi.index.snapshot import ids_of
+from promptdsi.index.purge import finish_purge, pending
+from promptdsi.index.results import DiskUsage
+from promptdsi.index.snapshot import close_to, ids_of
 from promptdsi.index.store import Store
 
 
@@ -59,6 +59,14 @@ def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
     return found
 
 
+def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
+    """The size of the folder, and what `undelete` could show, `purge` or the next write remove."""
+    size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    hidden = set(manifest.tombstones)
+    deleted = sum(hidden.issuperset(rows) for rows in rows_by_docid(store, manifest).values())
+    return DiskUsage(size, deleted, len(store.leftovers()), pending(store, manifest))
+
+
 def _ready(store: Store) -> Manifest:
     manifest = finish_purge(store, store.manifest())
     store.check(manifest, {entry.ids for entry in manifest.corpora})
@@ -72,15 +80,6 @@ def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[st
     if unknown := [docid for docid in docids if docid not in rows]:
         raise DataError(f"holds no document {unknown[0]!r}{close_to(unknown[0], rows)}", path=store.folder)
     return rows
-
-
-def close_to(docid: str, known: Collection[str]) -> str:
-    """A docid that may have been meant, as the end of a sentence: one this is a longer path to, or is spelled alike."""
-    tail = docid.rsplit("/", 1)[-1]
-    found = [tail] if tail in known and tail != docid else []
-    if not found and len(known) <= 5000:  # spelling is compared one by one
-        found = difflib.get_close_matches(docid, known, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _commit(store: Store, made: Manifest) -> Manifest:

@@ -3,79 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
 
 import torch
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
+from promptdsi.index.results import WorkEstimate
 from promptdsi.methods.promptdsi import PromptDSI
 
 CHARACTERS_PER_TOKEN = 4.5
 BACKWARD = 3.2  # a training step costs this many forward passes
 
 
-@dataclass(frozen=True)
-class Work:
-    """What is about to happen."""
-
-    documents: int
-    queries: int
-    generated: int  # of the queries, those we wrote ourselves
-    cut: int  # documents longer than the model may read, about
-    seconds: float
-    bytes: int
-
-
-class Drift(NamedTuple):
-    """Hits@10 on the probe queries of earlier corpora, before and after."""
-
-    before: float
-    after: float
-    n: int
-
-    @property
-    def fall(self) -> float:
-        return self.before - self.after
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a command did to the index."""
-
-    generation: int
-    kind: str
-    corpus: str
-    added: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    queries: int = 0
-    cut: int = 0  # documents longer than the model may read
-    cut_queries: int = 0
-    fast: bool = False
-    tunable: bool = True  # whether the index stores the text that tuning would need
-    seconds: float = 0.0
-    dev_hits10: float | None = None
-    dev_queries: int = 0
-    unfindable: list[str] = field(default_factory=list)
-    drift: Drift | None = None
-    probes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"drift": drift_json(self.drift)}
-
-    def event(self) -> dict[str, Any]:
-        """What the manifest keeps: figures, never a docid; dev figures are not stored."""
-        figures = {"corpus": self.corpus, "added": self.added, "updated": self.updated, "queries": self.queries, "fast": self.fast}
-        return figures | {"seconds": round(self.seconds, 1), "drift": drift_json(self.drift)}
-
-
-def drift_json(drift: Drift | None) -> dict[str, float] | None:
-    return drift._asdict() | {"fall": drift.fall} if drift else None
-
-
-def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> Work:
+def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> WorkEstimate:
     """Documents, queries, and about how long and how much memory: from the speed of a few texts, read now."""
     asked = method.training_pairs(corpus, new=not first) if train else []
     given = {pair.query.text for pair in corpus.pairs("train")}
@@ -97,7 +37,7 @@ def estimate(method: PromptDSI, corpus: Corpus, *, first: bool, train: bool) -> 
         seconds += each + products if method.prompts == "none" else each * BACKWARD * epochs + products
         held += 4 * rows * width + 4 * len(asked) * width + 4 * 2 * (method.batch_size + method.stand_ins) * rows
     cut = sum(tokens > limit for tokens in document_tokens)
-    return Work(len(corpus), len(asked), sum(one.text not in given for one in asked), cut, seconds, held + 600_000_000)
+    return WorkEstimate(len(corpus), len(asked), sum(one.text not in given for one in asked), cut, seconds, held + 600_000_000)
 
 
 def _tokens_per_second(method: PromptDSI, texts: list[str]) -> float:

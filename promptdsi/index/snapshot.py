@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import difflib
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from promptdsi.corpus.records import Document
 from promptdsi.engine.session import cores
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.answering import Encoder, check_encoder, engine_of, named, open_encoder, open_table
+from promptdsi.index.answering import Encoder, check_encoder, check_engine, named, open_encoder, open_table
 from promptdsi.index.documents import Documents
 from promptdsi.index.ids import Ids
 from promptdsi.index.lists import get_list
 from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.results import DocumentSample, Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import EncoderConfig
 
@@ -111,7 +117,7 @@ def belonging(store: Store, manifest: Manifest) -> Iterator[None]:
 class Snapshot:
     """A generation opened for searching. Any number of threads may use it; it never writes.
 
-    `known` names blobs that were found whole before: they are not read again. `engine` is what encodes queries, `threads` how
+    `verified` names blobs whose checksum was verified before. `engine` is what encodes queries, `threads` how
     many it may use for one.
     """
 
@@ -121,16 +127,16 @@ class Snapshot:
         manifest: Manifest,
         *,
         check: bool = True,
-        known: Collection[str] = frozenset(),
+        verified: Collection[str] = frozenset(),
         engine: str = "auto",
         device: str = "auto",
         threads: int | None = None,
     ) -> None:
         if check:
-            store.check(manifest, manifest.blobs() - set(known))
+            store.check(manifest, manifest.blobs() - set(verified))
         threads = threads and min(threads, cores())  # more than cores only wait for each other, and take long to begin
         self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
-        self.engine = engine_of(engine, device, manifest.params.get("prompts", "none"))
+        self.engine = check_engine(engine, device, manifest)
         with belonging(store, manifest):
             self.table = open_table(store, manifest, threads=threads)
             check_encoder(store, manifest)
@@ -175,6 +181,32 @@ class Snapshot:
                 self._documents.pop(next(iter(self._documents))).close()
             return opened.get(place)
 
+    def get(self, docid: str) -> Document:
+        """What is stored of a live document."""
+        location, folder = self.locate(docid), self.store.folder
+        if location is None:
+            hint = close_to(docid, self.row_of)
+            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{hint}", path=folder)
+        if location.deleted:
+            raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=folder)
+        return self.document(self.row_of[docid]) or Document(docid, "")
+
+    def locate(self, docid: str) -> Location | None:
+        """The corpus of a document and whether it is deleted; None where there is no such document."""
+        row = self.row_of.get(docid)
+        if row is None:
+            return None
+        entry = self.place(row).entry
+        return Location(entry.name, entry.since, row in self.table.deleted)
+
+    def sample(self, limit: int) -> DocumentSample:
+        """At most `limit` live documents, evenly spaced, with their rows."""
+        rows = [row for row in range(len(self.table)) if row not in self.table.deleted]
+        if len(rows) > limit:
+            rows = [rows[position] for position in np.linspace(0, len(rows) - 1, limit).astype(int)]
+        documents, corpora = [self.document(row) for row in rows], [self.place(row).number for row in rows]
+        return DocumentSample([self.table.docids[row] for row in rows], documents, corpora, self.table.vectors(rows))
+
     def kept_queries(self, number: int) -> dict[str, list[Any]]:
         """The train queries the owner chose to keep of a corpus, by docid."""
         name = self.manifest.corpora[number].queries
@@ -196,16 +228,24 @@ class Snapshot:
         return self.store.blobs.path(getattr(again.corpora[number], part) or name)
 
 
-def open_snapshot(store: Store, *, at: int | None = None, **how: Any) -> Snapshot:
-    """Open a generation, as `Snapshot` is told; if another process purges meanwhile, look again."""
+def open_snapshot(store: Store, *, at: int | None = None, erase: Mapping[str, str] = MappingProxyType({}), **how: Any) -> Snapshot:
+    """Open a generation, as `Snapshot` is told; if another process purges meanwhile, look again.
+
+    `erase` are the blobs a purge that is under way, or was interrupted, removes, and what takes their place.
+    """
     manifest = store.manifest(at)
+    if manifest.blobs() & erase.keys():
+        return Snapshot(store, manifest.renamed(dict(erase)), **how)
     try:
-        return Snapshot(store, manifest, **how)
+        opened = Snapshot(store, manifest, **how)
     except (DataError, FileNotFoundError):
         again = store.manifest(at)
         if again == manifest:
             raise
         return Snapshot(store, again, **how)
+    if at is not None and (again := store.manifest(at)) != manifest:
+        return Snapshot(store, again, **how)
+    return opened
 
 
 def live_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str]]:
@@ -217,3 +257,63 @@ def live_ids(manifest: Manifest, ids: Sequence[Ids]) -> dict[str, tuple[int, str
                 found[docid] = (row, one.mark(place))
             row += 1
     return found
+
+
+def close_to(docid: str, known: Collection[str]) -> str:
+    """The end of an error message that names a similar docid: one this is a longer path to, or one with a similar spelling."""
+    tail = docid.rsplit("/", 1)[-1]
+    matches = [tail] if tail in known and tail != docid else []
+    if not matches and len(known) <= 5000:  # spelling is compared pair by pair
+        matches = difflib.get_close_matches(docid, known, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
+    """A method from a preset and parameters, nested or with dotted keys."""
+    from promptdsi.methods.promptdsi import PRESETS
+
+    if preset not in PRESETS:
+        raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+    kind = kind_of(name)
+    flat = _flat(params)
+    known = {field.name for field in fields(kind) if field.init}
+    if unknown := sorted(set(flat) - known):
+        hint = close_to(unknown[0], known) or f"; there are {', '.join(sorted(known))}"
+        raise UsageError(f"{name} has no parameter {unknown[0]!r}{hint}")
+    keywords = PRESETS[preset] | flat
+    for field in fields(kind):
+        if field.name in keywords:
+            keywords[field.name] = _fitting(field, keywords[field.name])
+    if name == "rows" and keywords.get("prompts", "none") != "none":
+        raise UsageError("the method rows has no prompts; use --method promptdsi with --prompts")
+    return kind(**keywords)
+
+
+def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters under the flat names of the methods' keywords."""
+    flat: dict[str, Any] = {}
+    for key, value in params.items():
+        outer, _, inner = key.partition(".")
+        nested = {inner: value} if inner else value
+        if outer in ("fit", "add") and isinstance(nested, Mapping):
+            flat |= {f"{outer}_{name}": inner_value for name, inner_value in nested.items()}
+        elif outer in ("encoding", "rows") and isinstance(nested, Mapping):
+            flat |= nested
+        elif inner:
+            flat[outer] = flat.get(outer, {}) | {inner: value}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _fitting(field: Field[Any], value: Any) -> Any:
+    """A value of the kind the parameter has by default: a number for a number, words for words."""
+    usual = field.default_factory() if field.default_factory is not MISSING else field.default
+    if isinstance(usual, float) and type(value) is int:
+        return float(value)
+    if isinstance(usual, tuple) and isinstance(value, list):
+        return tuple(value)
+    if type(value) is not type(usual):
+        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list", dict: "a table"}
+        raise UsageError(f"{field.name}={value!r}: expected {kinds[type(usual)]}, such as {usual!r}")
+    return value

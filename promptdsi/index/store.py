@@ -42,7 +42,7 @@ class Store:
         self._ids: dict[str, Ids] = {}
         self._docids: dict[str, list[str | None]] = {}
 
-    def mark(self) -> bytes:
+    def commit_mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
         return (self.folder / "CURRENT").read_bytes()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,21 +17,13 @@ from promptdsi.index.ids import MARK
 from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import Entry, Manifest, unsealed
 from promptdsi.index.purge import pending
+from promptdsi.index.results import Verification
 from promptdsi.index.rows import codes_beside
 from promptdsi.index.store import FOLDERS, Store
 from promptdsi.progress import Progress, silent
 
 
-class Verified(NamedTuple):
-    """How much was looked at, and everything that is wrong, a sentence each."""
-
-    generations: int
-    blobs: int
-    bytes: int
-    problems: list[str]
-
-
-def verify(store: Store, *, progress: Progress = silent) -> Verified:
+def verify(store: Store, *, progress: Progress = silent) -> Verification:
     """Look at everything; what is wrong is listed, not raised. Nothing is written."""
     current = store.current()
     problems: list[str] = []
@@ -58,7 +50,7 @@ def verify(store: Store, *, progress: Progress = silent) -> Verified:
         if sound.issuperset(entry.blobs()):
             problems += [f"corpus {entry.name}: {problem}" for problem in _corpus(store, entry, width)]
     problems += list(_weights(store, history, sound)) + list(_others(store, history))
-    return Verified(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
+    return Verification(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
 
 
 def _generation(store: Store, manifest: Manifest) -> Iterator[str]:

@@ -15,9 +15,9 @@ from typing import Any
 
 from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.metrics import QueryRanks, values
+from promptdsi.index.eval_records import read_records
 from promptdsi.index.hits import search
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.records import records
 from promptdsi.index.snapshot import Snapshot, open_snapshot
 from promptdsi.index.store import Store
 from promptdsi.serving.aside import Aside
@@ -78,7 +78,7 @@ class Held:
         """Serve the newest generation. One that cannot be opened is told, and the one before stays."""
         async with self._following:
             try:
-                mark = await self._follower.do(self.store.mark)
+                mark = await self._follower.do(self.store.commit_mark)
                 if mark != self._mark:
                     known = self._newest.manifest.blobs() if self._newest else set()
                     opened = await self._follower.do(ready_snapshot, self.store, self.how, known)
@@ -156,12 +156,12 @@ class Held:
 
     async def retention(self) -> list[dict[str, Any]]:
         """Hits@1 and Hits@10 of what `eval --record` kept."""
-        return await asyncio.to_thread(lambda: [measured(one) for one in records(self.store)])
+        return await asyncio.to_thread(lambda: [measured(one._asdict()) for one in read_records(self.store)])
 
 
 def ready_snapshot(store: Store, how: dict[str, Any], known: set[str]) -> Snapshot:
     """The newest generation, checked but for blobs that were checked before, and warm."""
-    snapshot = open_snapshot(store, known=known, **how)
+    snapshot = open_snapshot(store, verified=known, **how)
     len(snapshot.row_of)  # made when it is first asked for
     search(snapshot, ["a first query, so that nobody waits for what is set up once"], k=1)
     return snapshot
@@ -172,9 +172,9 @@ def open_older(store: Store, newest: Snapshot, number: int, how: dict[str, Any])
     known = newest.manifest.blobs()
     manifest = store.manifest(number)
     if manifest.blobs() & newest.manifest.erase.keys():
-        return Snapshot(store, manifest.renamed(newest.manifest.erase), known=known, **how)
-    snapshot = open_snapshot(store, at=number, known=known, **how)
-    return snapshot if store.manifest(number) == snapshot.manifest else open_snapshot(store, at=number, known=known, **how)
+        return Snapshot(store, manifest.renamed(newest.manifest.erase), verified=known, **how)
+    snapshot = open_snapshot(store, at=number, verified=known, **how)
+    return snapshot if store.manifest(number) == snapshot.manifest else open_snapshot(store, at=number, verified=known, **how)
 
 
 def summary(manifest: Manifest) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi.security import HTTPBearer
 from promptdsi import __version__
 from promptdsi.index import removal
 from promptdsi.index.hits import Hit, Wanted
-from promptdsi.index.snapshot import Snapshot
+from promptdsi.index.snapshot import Snapshot, close_to
 from promptdsi.serving import schemas
 from promptdsi.serving.errors import APIError
 from promptdsi.serving.jobs import Job
@@ -219,7 +219,7 @@ async def live(snapshot: Snapshot, docid: str) -> int:
 
 
 async def not_found(snapshot: Snapshot, docid: str) -> APIError:
-    hint = (await asyncio.to_thread(removal.close_to, docid, snapshot.row_of)).removeprefix("; ") or None
+    hint = (await asyncio.to_thread(close_to, docid, snapshot.row_of)).removeprefix("; ") or None
     return APIError(404, "not_found", f"there is no document {docid[:80]!r} in generation {snapshot.manifest.number}", hint)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from promptdsi.corpus.records import MAX_ID_CHARACTERS
-from promptdsi.index import hits, neighbours
+from promptdsi.index import results
 
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
 
@@ -62,9 +62,9 @@ def described(kind: Any, **nested: Any) -> Any:
     return create_model(kind.__name__, **fields)
 
 
-Neighbour = described(neighbours.Neighbour)
-Why = described(hits.Why, neighbours=list[Neighbour])  # type: ignore[valid-type]
-Hit = described(hits.Hit, why=Why | None)
+Neighbor = described(results.Neighbor)
+Why = described(results.Why, neighbors=list[Neighbor])  # type: ignore[valid-type]
+Hit = described(results.Hit, why=Why | None)
 
 
 class Result(BaseModel):

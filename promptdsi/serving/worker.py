@@ -22,7 +22,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError
 from promptdsi.index.lock import Busy
-from promptdsi.index.report import Report
+from promptdsi.index.results import Report
 from promptdsi.progress import Advance
 from promptdsi.serving.errors import described
 

@@ -13,7 +13,6 @@ import tiny
 from promptdsi import Index
 from promptdsi.cli import demo as demo_module
 from promptdsi.corpus.sources import Request, build_stream
-from promptdsi.index.records import records
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def test_the_demo_tells_the_whole_story(quick: None, run: Any, tmp_path: Path, n
         assert said in outcome.stdout, said
     index = Index.open(tmp_path / "promptdsi-demo/index", device="cpu")
     assert (index.generation, len(index)) == (7, 352) and index.verify().problems == []
-    assert len(records(index.store)) == 1 + 2 + 3 + 4 + 5  # the retention chart: every corpus after every step
+    assert len(index.eval_records()) == 1 + 2 + 3 + 4 + 5  # the retention chart: every corpus after every step
     (tmp_path / "promptdsi-demo/mine.txt").write_text("notes")
     again = run("demo", "--json", "--threads", "1")
     figures = json.loads(again.stdout)

@@ -117,15 +117,15 @@ def test_ids_that_break_a_run_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_records_hold_ranks_and_no_text(place: Path, corpora: list[Corpus], run: Any, tmp_path: Path) -> None:
-    from promptdsi.index.records import records
-
     corpora[1].write(tmp_path / "d1")
     for _ in range(2):  # the same evaluation again replaces its record
         assert run("eval", place, tmp_path / "d1", "--record", "--quiet", "--device", "cpu").returncode == 0
     index = Index.open(place, device="cpu")
-    (found,) = records(index.store)
+    (found,) = index.eval_records()
     asked = rank_queries(index.snapshot.method, load_queries(corpora[1], "test"))
-    assert found == {"format": 1, "generation": 2, "corpus": "d1", "split": "test", "ranks": [one.ranks[0] for one in asked.query_ranks]}
+    assert found == (2, "d1", "test", [query.ranks[0] for query in asked.query_ranks])
+    (path,) = (place / "records").iterdir()
+    assert json.loads(path.read_text())["content"].keys() == {"format", "generation", "corpus", "split", "ranks"}
 
 
 def test_documents_of_a_folder_are_evaluated_too(tmp_path: Path, backbone: str) -> None:

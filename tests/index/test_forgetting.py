@@ -180,7 +180,7 @@ def test_nothing_is_kept_that_was_not_asked_for(corpora: list[Corpus], backbone:
     everything = bytes_of(tmp_path / "index")
     for query in corpora[0].queries:
         assert query.text.encode() not in everything
-    index.evaluate(corpora[0], keep=True)  # ranks only
+    index.evaluate(corpora[0], record=True)  # ranks only
     assert not any(query.text.encode() in bytes_of(tmp_path / "index") for query in corpora[0].queries)
 
 

@@ -12,7 +12,7 @@ import tiny
 
 from promptdsi import Corpus, DataError, Document, Index
 from promptdsi.errors import UsageError
-from promptdsi.index.hits import snippet
+from promptdsi.index.search import snippet
 
 QUERY = "how does a telescope work"
 

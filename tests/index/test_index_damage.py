@@ -28,7 +28,7 @@ def data_files(place: Path) -> list[Path]:
 
 def test_a_flipped_byte_in_any_file_is_found_and_named(place: Path, corpora: list[Corpus], run: Any) -> None:
     index = Index.open(place, device="cpu")
-    index.evaluate(corpora[0], keep=True)
+    index.evaluate(corpora[0], record=True)
     expected = small.signature(index)
     files = data_files(place)
     assert {path.parent.name for path in files} == {"index", "blobs", "generations", "records"}

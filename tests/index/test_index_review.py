@@ -20,7 +20,7 @@ from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.errors import UsageError
 from promptdsi.index import growth
 from promptdsi.index.documents import write_documents
-from promptdsi.index.hits import places, snippet
+from promptdsi.index.search import find_words, snippet
 from promptdsi.index.ids import Ids
 from promptdsi.index.manifest import sealed, unsealed
 from promptdsi.index.options import Options
@@ -121,7 +121,7 @@ def test_a_create_that_comes_second_finds_the_first(corpora: list[Corpus], backb
         small.create(place, corpora[1], backbone)
 
     with pytest.raises(DataError, match="is an index already"):
-        small.create(place, corpora[0], backbone, announce=other)
+        small.create(place, corpora[0], backbone, on_start=other)
     assert len(Index.open(place, device="cpu")) == 3
 
 
@@ -207,7 +207,7 @@ def test_checkpoints_and_lost_folders(place: Path, corpora: list[Corpus]) -> Non
     assert any(".checkpoint.safetensors.abc belongs to no generation" in problem for problem in index.verify().problems)
     index.delete(corpora[0].documents[0].docid)
     assert not (place / ".learning").exists() and index.verify().problems == []
-    index.evaluate(corpora[1], keep=True)
+    index.evaluate(corpora[1], record=True)
     assert index.verify().problems == []
 
 
@@ -267,9 +267,9 @@ def test_python_refuses_what_files_do(place: Path, corpora: list[Corpus], backbo
             with pytest.raises(DataError, match=says):
                 act(Corpus(documents, name="odd"))
     assert not (tmp_path / "new").exists()
-    with pytest.raises(UsageError, match="create has no option 'fast'"):
+    with pytest.raises(UsageError, match="promptdsi has no parameter 'fast'"):
         small.create(tmp_path / "new", corpora[0], backbone, fast=True)
-    with pytest.raises(UsageError, match="add has no option 'store'"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'store'"):
         index.add(corpora[2], store="none")
     for nothing in ([], "", [""]):
         with pytest.raises(UsageError, match="no docid was given"):
@@ -281,7 +281,7 @@ def test_python_refuses_what_files_do(place: Path, corpora: list[Corpus], backbo
 @given(st.text("abİßéA _1.", max_size=30), st.sets(st.text("abiß", min_size=1, max_size=2), max_size=3))
 def test_words_are_found_where_they_stand(text: str, words: set[str]) -> None:
     expected = [(match.start(), match[0].lower()) for match in re.finditer(r"\w+", text) if match[0].lower() in words]
-    assert sorted(places(text, words)) == expected
+    assert sorted(find_words(text, words)) == expected
 
 
 def test_snippets_of_repetitive_texts_are_quick() -> None:

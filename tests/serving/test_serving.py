@@ -27,7 +27,7 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
             assert hit["score"] == pytest.approx(expected["score"], rel=1e-5)
             assert {**hit, "score": 0, "why": 0} == {**expected, "score": 0, "why": 0}
             assert hit["why"]["rank_without"] == expected["why"]["rank_without"]
-            assert [one["docid"] for one in hit["why"]["neighbours"]] == [one["docid"] for one in expected["why"]["neighbours"]]
+            assert [one["docid"] for one in hit["why"]["neighbors"]] == [one["docid"] for one in expected["why"]["neighbors"]]
     alone = server.search(small.QUERIES[0], k=3)["results"]
     assert len(alone) == 1 and [hit["docid"] for hit in alone[0]["hits"]] == [hit["docid"] for hit in many["results"][0]["hits"][:3]]
     assert "why" not in alone[0]["hits"][0]
@@ -74,7 +74,7 @@ def test_what_is_served_is_told(server: served.Served, corpora: list[Corpus]) ->
 
 def test_retention_comes_from_recorded_evaluations(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
     assert writable.client.get("/api/retention").json() == {"records": []}
-    asked = Index.open(place, device="cpu").evaluate(corpora[0], keep=True)
+    asked = Index.open(place, device="cpu").evaluate(corpora[0], record=True)
     (told,) = writable.client.get("/api/retention").json()["records"]
     ranks = [min(one.ranks) for one in asked.query_ranks]
     assert told == {

@@ -200,7 +200,7 @@ function reportOf(report) {
       fact("Dev Hits@10", report.dev_hits10 !== null &&
         `${percent(report.dev_hits10)} of ${count(report.dev_queries, "query", "queries")}`),
       fact("Drift", report.drift && `Hits@10 on earlier probes ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
-      fact("Cut", report.cut > 0 && `${count(report.cut, "document")} longer than the model reads`),
+      fact("Cut", report.truncated > 0 && `${count(report.truncated, "document")} longer than the model reads`),
       fact("Not findable", report.unfindable_count === 0 ? "None: each document is found by one of its own queries."
         : documentList(report.unfindable, report.unfindable_count))),
     report.fast && h("p", {class: "soft"}, prose("The rows are not trained yet; `promptdsi tune INDEX` does that.")));

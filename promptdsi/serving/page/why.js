@@ -10,8 +10,8 @@ export function whyFacts(hit, why) {
     fact("Nearest query", why.query && [h("q", {}, why.query), nearness(why.query_similarity)]),
     fact("Newer before it", why.newer.length > 0 ? documentList(why.newer, why.newer_count)
       : "No document that arrived later stands before this one."),
-    fact("Neighbours", why.neighbours.length > 0 && h("ol", {class: "neighbours"},
-      why.neighbours.map((neighbour) => h("li", {},
+    fact("Neighbours", why.neighbors.length > 0 && h("ol", {class: "neighbours"},
+      why.neighbors.map((neighbour) => h("li", {},
         documentLink(neighbour), h("span", {class: "soft"}, neighbour.corpus),
         h("span", {class: "figure soft"}, h("span", {class: "unseen"}, "similarity "), figure(neighbour.similarity)))))));
 }

@@ -61,7 +61,7 @@ def server(original: Path, corpora: list[Corpus], tmp_path_factory: pytest.TempP
     path = small.copied(original, tmp_path_factory.mktemp("page") / "index")
     for at in (1, 2):
         for corpus in corpora[:at]:
-            Index.open(path, at=at, device="cpu").evaluate(corpus, keep=True)
+            Index.open(path, at=at, device="cpu").evaluate(corpus, record=True)
     with served.serving(path) as running:
         yield running
 
@@ -86,6 +86,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[served.Served]
     corpus = Corpus(documents, queries, {"train": query_ranks, "test": query_ranks}, name=IMAGE)
     folder = tmp_path_factory.mktemp("hostile")
     index = small.create(folder / IMAGE, corpus, small.backbone(folder / "backbone", [corpus]), keep_queries=True)
-    index.evaluate(corpus, keep=True)
+    index.evaluate(corpus, record=True)
     with served.serving(folder / IMAGE) as running:
         yield running

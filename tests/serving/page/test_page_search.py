@@ -124,9 +124,9 @@ def test_why_without_prompts_shows_the_nearest_query_and_neighbours(server: serv
     panel = page.get_by_test_id("why-panel").first
     expect(panel).to_contain_text("This index uses no prompts")
     expect(panel.locator("q")).to_have_text(why.query)
-    expect(panel.locator("ol.neighbours button")).to_have_text([one.title for one in why.neighbours])
+    expect(panel.locator("ol.neighbours button")).to_have_text([one.title for one in why.neighbors])
     panel.locator("ol.neighbours button").first.click()
-    expect(page.get_by_role("dialog", name=why.neighbours[0].title)).to_be_visible()
+    expect(page.get_by_role("dialog", name=why.neighbors[0].title)).to_be_visible()
     page.keyboard.press("Escape")
     page.get_by_test_id("why").first.click()
     expect(panel).to_be_hidden()

@@ -1,0 +1,212 @@
+"""The plain records an `Index` takes and returns. Nothing here opens a file or computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from promptdsi.corpus.records import Document
+
+
+class SearchRequest(NamedTuple):
+    """One query of a batch and its options."""
+
+    query: str
+    k: int = 10
+    explain: bool = False
+
+
+class Neighbor(NamedTuple):
+    """A document whose row points in nearly the same direction as another's, with the cosine of the two rows."""
+
+    docid: str
+    title: str
+    similarity: float
+    corpus: str
+
+
+class Why(NamedTuple):
+    """Why a document has its rank.
+
+    `prompt` is the number of the prompt the query selected, `similarity` the cosine of its key, `topic` the words of that
+    prompt's topic; `rank_without` and `score_without` are the document's without any prompt; `query` is the stored training
+    query of this document that is most similar to the search query; `newer` lists the first documents of later generations
+    that rank before it and `newer_count` counts all; `neighbors` are the documents with the most similar rows.
+    """
+
+    prompt: int | None
+    similarity: float | None
+    topic: list[str]
+    rank_without: int
+    score_without: float
+    query: str | None
+    query_similarity: float | None
+    newer: list[str]
+    newer_count: int
+    neighbors: list[Neighbor]
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict() | {"neighbors": [neighbor._asdict() for neighbor in self.neighbors]}
+
+
+class Hit(NamedTuple):
+    """One retrieved document. `corpus` is the corpus it arrived with, `since` the generation it arrived in."""
+
+    rank: int
+    docid: str
+    score: float
+    title: str
+    snippet: str
+    corpus: str
+    since: int
+    why: Why | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        fields = self._asdict()
+        why = fields.pop("why")
+        return fields | ({"why": why.to_json()} if why else {})
+
+
+class SearchResult(NamedTuple):
+    """The hits of one query; `truncated` tells whether the query is longer than the model reads."""
+
+    hits: list[Hit]
+    truncated: bool
+
+
+class SearchStopped(Exception):
+    """The `stop` callback of `search_batch` returned true."""
+
+
+class WorkEstimate(NamedTuple):
+    """What create, add or tune is about to do; passed to `on_start`."""
+
+    documents: int
+    queries: int
+    generated: int  # of the queries, those generated from the documents
+    truncated: int  # documents longer than the model reads, estimated
+    seconds: float
+    bytes: int
+
+
+class Drift(NamedTuple):
+    """Hits@10 on the probe queries of earlier corpora, before and after."""
+
+    before: float
+    after: float
+    n: int
+
+    @property
+    def fall(self) -> float:
+        return self.before - self.after
+
+
+@dataclass(frozen=True)
+class Report:
+    """What create, add or tune did to the index."""
+
+    generation: int
+    kind: str
+    corpus: str
+    added: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    queries: int = 0
+    truncated: int = 0  # documents longer than the model reads
+    truncated_queries: int = 0
+    fast: bool = False
+    tunable: bool = True  # whether the index stores the text that `tune` needs
+    seconds: float = 0.0
+    dev_hits10: float | None = None
+    dev_queries: int = 0
+    unfindable: list[str] = field(default_factory=list)
+    drift: Drift | None = None
+    probes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"drift": _drift_json(self.drift)}
+
+    def event(self) -> dict[str, Any]:
+        """What the manifest stores: counts, never a docid; dev metrics are not stored."""
+        counts = {"corpus": self.corpus, "added": self.added, "updated": self.updated, "queries": self.queries, "fast": self.fast}
+        return counts | {"seconds": round(self.seconds, 1), "drift": _drift_json(self.drift)}
+
+
+def _drift_json(drift: Drift | None) -> dict[str, float] | None:
+    return drift._asdict() | {"fall": drift.fall} if drift else None
+
+
+class Location(NamedTuple):
+    """Where a document stands in an index."""
+
+    corpus: str
+    since: int
+    deleted: bool
+
+
+class CorpusSummary(NamedTuple):
+    """A corpus of an index; `documents` counts those that can be retrieved."""
+
+    corpus: str
+    documents: int
+    since: int
+    trained: bool
+    probes: bool
+    queries: bool
+
+
+class IndexSummary(NamedTuple):
+    """What a generation contains, from its manifest alone."""
+
+    generation: int
+    documents: int
+    method: str
+    prompts: str
+    backbone: str
+    width: int
+    max_tokens: int
+    store: str
+    format: int
+    params: dict[str, Any]
+    corpora: list[CorpusSummary]
+
+
+class DiskUsage(NamedTuple):
+    """The folder of an index: its size, documents that are deleted but not purged, and what an interrupted writer left."""
+
+    bytes: int
+    deleted: int
+    leftovers: int
+    purge_unfinished: bool
+
+
+class DocumentSample(NamedTuple):
+    """Some documents with their rows: `corpora` are positions in `IndexSummary.corpora`, `vectors` is (n, D)."""
+
+    docids: Sequence[str]
+    documents: Sequence[Document | None]
+    corpora: Sequence[int]
+    vectors: NDArray[np.float32]
+
+
+class EvalRecord(NamedTuple):
+    """The best rank of each query of one recorded evaluation; no text."""
+
+    generation: int
+    corpus: str
+    split: str
+    ranks: list[int]
+
+
+class Verification(NamedTuple):
+    """How much was checked, and one sentence for each problem."""
+
+    generations: int
+    blobs: int
+    bytes: int
+    problems: list[str]
