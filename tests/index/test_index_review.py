@@ -20,12 +20,12 @@ from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.errors import UsageError
 from promptdsi.index import growth
 from promptdsi.index.documents import write_documents
-from promptdsi.index.search import find_words, snippet
 from promptdsi.index.ids import Ids
 from promptdsi.index.manifest import sealed, unsealed
 from promptdsi.index.options import Options
 from promptdsi.index.purge import pending, purge
 from promptdsi.index.rows import put_rows
+from promptdsi.index.search import find_words, snippet
 from promptdsi.index.store import NoIndex, Store
 
 X, Y = Document("x", "water about zanzibar", "X"), Document("y", "tea about y", "Y")
