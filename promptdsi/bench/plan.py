@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from promptdsi.bench import reports
 from promptdsi.bench.cells import D0, Cell, Results, keywords, options_of
 from promptdsi.bench.written import ExperimentFile, ScaleFile, read_toml
-from promptdsi.corpus.sources import build_stream, names
+from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
@@ -201,7 +201,7 @@ def check_stream(spec: dict[str, Any]) -> None:
     if unknown := sorted(set(spec) - set(known)):
         raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
     if not isinstance(spec.get("source"), str):
-        raise UsageError(f"stream needs a source: a path, or one of {', '.join(names())}")
+        raise UsageError(f"stream needs a source: a path, or one of {', '.join(source_names())}")
 
 
 def check_values(method: str, params: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.reading import ReadNotes
 from promptdsi.engine.session import cores
 from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent

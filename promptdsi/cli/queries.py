@@ -24,10 +24,9 @@ from promptdsi.cli.console import (
     use_threads,
 )
 from promptdsi.corpus import Corpus
-from promptdsi.corpus.generators import make_generator
-from promptdsi.corpus.generators.generator import Generator
-from promptdsi.corpus.notes import ReadNotes
-from promptdsi.corpus.pseudo import QueryCache, Written, add_queries, alone, generate_queries, with_queries
+from promptdsi.corpus.generators import Generator, make_generator
+from promptdsi.corpus.pseudo import GeneratedQueries, QueryCache, add_queries, exclusive_lock, generate_queries, with_queries
+from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError, UsageError
 from promptdsi.model.devices import torch_device
@@ -77,18 +76,18 @@ def queries(
     _report(written, generator, output or corpus, time.perf_counter() - started, quiet=quiet, json=json)
 
 
-def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Progress) -> Written:
+def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Progress) -> GeneratedQueries:
     # Documents are written last: a folder with only our other files is a run that was cut off, and is completed.
     if output.exists() and any(entry.name not in (CACHE_FOLDER, "qrels", "queries.jsonl") for entry in output.iterdir()):
         raise DataError("exists and is not empty", path=output)
-    with alone(output / CACHE_FOLDER):
+    with exclusive_lock(output / CACHE_FOLDER):
         written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
         whole = with_queries(corpus, written)
         whole.write(output)
     return written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in {q.queryid for q in corpus.queries}])
 
 
-def _report(written: Written, generator: str, where: Path, seconds: float, *, quiet: bool, json: bool) -> None:
+def _report(written: GeneratedQueries, generator: str, where: Path, seconds: float, *, quiet: bool, json: bool) -> None:
     if json:
         found = {"generator": generator, "added": len(written.pairs), "documents": written.generated_now, "seconds": round(seconds, 3)}
         print_json(found | {"without": written.without})

@@ -1,7 +1,7 @@
-"""Add pseudo-queries to a corpus: generate, remember each document's queries at once, then write them into the corpus.
+"""Add pseudo-queries to a corpus: generate them, cache each document's queries at once, then write them into the corpus.
 
-What a generator wrote for a document is kept in the corpus's own `.promptdsi/` folder, keyed by the generator's settings and
-the document's content, so an interrupted run goes on where it stopped and an unchanged document is never done twice.
+The cache is the corpus's own `.promptdsi/` folder, keyed by the generator's options and the document's content, so an
+interrupted run resumes and no document is processed twice.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from promptdsi.corpus.corpus import Corpus, Pair
 from promptdsi.corpus.formats import beir, jsonl
-from promptdsi.corpus.generators.generator import Generator, tidy
-from promptdsi.corpus.lines import open_bytes
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.generators import Generator, unique_queries
+from promptdsi.corpus.reading import ReadNotes, open_bytes
 from promptdsi.corpus.records import Document, Judgement, Query
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError
@@ -27,8 +26,8 @@ from promptdsi.files import atomic_write
 from promptdsi.progress import Progress, silent
 
 
-class Written(NamedTuple):
-    """What a run added to a corpus; `without` lists the documents for which the generator gave nothing."""
+class GeneratedQueries(NamedTuple):
+    """Pseudo-queries of a corpus; `without` lists the documents for which the generator gave none."""
 
     pairs: list[Pair]
     generated_now: int
@@ -36,34 +35,34 @@ class Written(NamedTuple):
 
 
 class QueryCache:
-    """Queries per document content, one JSON line each, appended as they are made."""
+    """Queries by document content, one JSON line each, appended as they are generated."""
 
     def __init__(self, folder: Path, generator: Generator) -> None:
         key = json.dumps(generator.key(), sort_keys=True)
         self.path = folder / "queries" / f"{generator.NAME}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsonl"
-        self.known: dict[str, list[str]] = {}
+        self.queries: dict[str, list[str]] = {}
         if self.path.exists():
             self._load()
 
     def _load(self) -> None:
-        whole = 0
+        valid = 0
         for raw in self.path.read_bytes().splitlines(keepends=True):
             try:
                 entry = json.loads(raw)
-                self.known[entry["content"]] = list(entry["queries"])
+                self.queries[entry["content"]] = list(entry["queries"])
             except (ValueError, KeyError, TypeError):
-                break  # a line cut off by a kill; what follows it cannot be trusted
+                break  # a line truncated by a kill; nothing after it is valid
             if not raw.endswith(b"\n"):
                 break
-            whole += len(raw)
+            valid += len(raw)
         with self.path.open("r+b") as file:
-            file.truncate(whole)
+            file.truncate(valid)
 
     def add(self, entries: Iterable[tuple[str, list[str]]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             for content, queries in entries:
-                self.known[content] = queries
+                self.queries[content] = queries
                 file.write(json.dumps({"content": content, "queries": queries}, ensure_ascii=False).encode("utf-8") + b"\n")
 
 
@@ -71,24 +70,21 @@ def content_hash(document: Document) -> str:
     return hashlib.sha256(f"{document.title}\0{document.text}".encode()).hexdigest()
 
 
-def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *, progress: Progress = silent) -> Written:
-    """Pseudo-queries for every document of a corpus, taken from the cache where it has them."""
+def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *, progress: Progress = silent) -> GeneratedQueries:
+    """Pseudo-queries of every document of a corpus, from the cache where it has them."""
     missing = {content_hash(document): document for document in corpus.documents}
-    missing = {content: document for content, document in missing.items() if content not in cache.known}
+    missing = {content: document for content, document in missing.items() if content not in cache.queries}
     contents = list(missing)
     with progress(f"writing queries with {generator.NAME}", total=len(contents), unit="documents") as advance:
         for start in range(0, len(contents), generator.batch_size):
             batch = contents[start : start + generator.batch_size]
-            made = generator.generate([missing[content] for content in batch])
-            cache.add((content, tidy(queries, generator.per_document)) for content, queries in zip(batch, made, strict=True))
+            texts = generator.generate([missing[content] for content in batch])
+            cache.add((content, unique_queries(queries, generator.per_document)) for content, queries in zip(batch, texts, strict=True))
             advance(len(batch))
-    pairs, without = [], []
-    for document in corpus.documents:
-        texts = cache.known[content_hash(document)]
-        pairs += [Pair(Query(queryid(document.docid, text), text, "pseudo"), document.docid) for text in texts]
-        if not texts:
-            without.append(document.docid)
-    return Written(pairs, len(contents), without)
+    queries = {document.docid: cache.queries[content_hash(document)] for document in corpus.documents}
+    pairs = [Pair(Query(queryid(docid, text), text, "pseudo"), docid) for docid, texts in queries.items() for text in texts]
+    without = [docid for docid, texts in queries.items() if not texts]
+    return GeneratedQueries(pairs, len(contents), without)
 
 
 def queryid(docid: str, text: str) -> str:
@@ -104,21 +100,22 @@ def add_queries(
     max_unknown: int = 0,
     notes: ReadNotes | None = None,
     progress: Progress = silent,
-) -> Written:
+) -> GeneratedQueries:
     """Append pseudo-queries to a BEIR folder: queries.jsonl (kind pseudo) and qrels/train.tsv, each replaced atomically.
 
-    Pairs that are there already are left alone, so the command may be run again after any interruption; what is returned
-    are the pairs added now.
+    Existing pairs stay as they are, so the command may be run again after any interruption. Returns the pairs added now.
     """
-    if not beir.recognises(folder):
+    if not beir.recognizes(folder):
         raise DataError("is no BEIR folder, so queries cannot be added to it; give -o FOLDER to write one", path=folder)
-    with alone(folder / CACHE_FOLDER):
-        return _add_queries(folder, Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes), generator, progress)
+    with exclusive_lock(folder / CACHE_FOLDER):
+        corpus = Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes)
+        generated = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
+        return _append_new(folder, corpus, generated)
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """One writer at a time, by a kernel lock that dies with its holder."""
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """Allow one writer at a time, by a kernel lock that ends with its process."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as file:
         try:
@@ -128,40 +125,38 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _add_queries(folder: Path, corpus: Corpus, generator: Generator, progress: Progress) -> Written:
-    written = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
-    asked = {query.queryid for query in corpus.queries}
-    query_ranks = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
-    new_queries = [pair.query for pair in written.pairs if pair.query.queryid not in asked]
-    new_pairs = [pair for pair in written.pairs if (pair.query.queryid, pair.docid) not in query_ranks]
-    # Queries first: stopped in between, a query without judgement harms nothing and the next run completes it.
+def _append_new(folder: Path, corpus: Corpus, generated: GeneratedQueries) -> GeneratedQueries:
+    queryids = {query.queryid for query in corpus.queries}
+    judged = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+    new_queries = [pair.query for pair in generated.pairs if pair.query.queryid not in queryids]
+    new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in judged]
+    # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
     if new_queries:
         _append(folder / "queries.jsonl", [jsonl.query_line(query) for query in new_queries])
     if new_pairs:
         rows = [f"{pair.query.queryid}\t{pair.docid}\t1\n".encode() for pair in new_pairs]
         _append(folder / "qrels" / "train.tsv", rows, header=beir.HEADER.encode() + b"\n")
-    return written._replace(pairs=new_pairs)
+    return generated._replace(pairs=new_pairs)
 
 
-def with_queries(corpus: Corpus, written: Written) -> Corpus:
-    """The corpus with the pseudo-queries among its train queries, those it has already left as they are."""
-    here = {query.queryid for query in corpus.queries}
-    written = written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in here])
-    train = [*corpus.qrels.get("train", ()), *(Judgement(pair.query.queryid, pair.docid) for pair in written.pairs)]
-    return Corpus(
-        corpus.documents, [*corpus.queries, *(pair.query for pair in written.pairs)], corpus.qrels | {"train": train}, name=corpus.name
-    )
+def with_queries(corpus: Corpus, generated: GeneratedQueries) -> Corpus:
+    """The corpus with the new pseudo-queries among its train queries."""
+    queryids = {query.queryid for query in corpus.queries}
+    new = [pair for pair in generated.pairs if pair.query.queryid not in queryids]
+    queries = [*corpus.queries, *(pair.query for pair in new)]
+    train = [*corpus.qrels.get("train", ()), *(Judgement(pair.query.queryid, pair.docid) for pair in new)]
+    return Corpus(corpus.documents, queries, corpus.qrels | {"train": train}, name=corpus.name)
 
 
 def _append(path: Path, lines: list[bytes], *, header: bytes = b"") -> None:
-    """Write old content and new lines as one new file, in the form (plain or .gz) in which the old one stands."""
-    found = beir.either(path)
-    old = header
-    if found is not None:
-        with open_bytes(found) as file:
-            old = file.read()
-        old += b"" if old.endswith(b"\n") or not old else b"\n"
-    content = old + b"".join(lines)
-    target = found or path
+    """Replace the file (plain or .gz) by its old content followed by new lines."""
+    existing = beir.plain_or_gz(path)
+    content = header
+    if existing is not None:
+        with open_bytes(existing) as file:
+            content = file.read()
+        content += b"" if content.endswith(b"\n") or not content else b"\n"
+    content += b"".join(lines)
+    target = existing or path
     with atomic_write(target) as file:
         file.write(gzip.compress(content, mtime=0) if target.suffix == ".gz" else content)

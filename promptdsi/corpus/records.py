@@ -1,6 +1,6 @@
-"""What a corpus is made of, and the rules each record keeps: Document, Query, Judgement.
+"""The records of a corpus and the rules they obey: Document, Query, Judgement.
 
-The rules stand here once; readers add file and line to the sentence, writers refuse what readers would.
+Readers add file and line to the message of a broken rule; writers apply the same rules.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Document(NamedTuple):
-    """One retrievable text."""
+    """A retrievable text."""
 
     docid: str
     text: str
@@ -29,12 +29,12 @@ class Document(NamedTuple):
 
 
 def whole_text(document: Document) -> str:
-    """What is read of a document: its title and its text."""
+    """The title and text of a document, as the encoder reads it."""
     return f"{document.title}. {document.text}" if document.title else document.text
 
 
 class Query(NamedTuple):
-    """A text that should find a document; *annotated* came with the data, *pseudo* was generated from the document."""
+    """A text that should retrieve a document: *annotated* came with the data, *pseudo* was generated from the document."""
 
     queryid: str
     text: str
@@ -43,7 +43,7 @@ class Query(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """One row of qrels: the document answers the query if the score is positive."""
+    """One row of qrels: the document is relevant to the query if the score is positive."""
 
     queryid: str
     docid: str
@@ -51,19 +51,19 @@ class Judgement(NamedTuple):
 
 
 def check_id(value: object, what: str = '"_id"') -> None:
-    """Raise ValueError, saying why, if `value` cannot be an id."""
+    """Raise ValueError if `value` is not a valid id."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {_kind_of(value)}, expected a string")
     if not value or value.isspace():
         raise ValueError(f"{what} is blank")
     if len(value) > MAX_ID_CHARACTERS:
         raise ValueError(f"{what} has {len(value)} characters, at most {MAX_ID_CHARACTERS} are allowed")
-    if not value.isprintable() and (found := CONTROL.search(value)):
-        raise ValueError(f"{what} holds the control character U+{ord(found[0]):04X}")
+    if not value.isprintable() and (control := CONTROL.search(value)):
+        raise ValueError(f"{what} holds the control character U+{ord(control[0]):04X}")
 
 
 def check_text(value: object, what: str = '"text"') -> None:
-    """Raise ValueError if `value` is not a text with something in it."""
+    """Raise ValueError if `value` is not a text or is blank."""
     if not isinstance(value, str):
         raise ValueError(f"{what} is {_kind_of(value)}, expected a string")
     if not value or value.isspace():
@@ -89,7 +89,7 @@ def check_query(query: Query) -> None:
 
 
 def check_characters(value: object) -> None:
-    """Raise ValueError for characters no UTF-8 file can carry well: NUL and lone surrogates, at any depth."""
+    """Raise ValueError for NUL and lone surrogates at any depth: a UTF-8 file cannot hold them."""
     for text in _strings(value):
         if "\x00" in text:
             raise ValueError("holds a NUL character")
@@ -112,6 +112,6 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _kind_of(value: object) -> str:
-    """The JSON word for a value's type, as the person sees it in the file."""
+    """The JSON name of a value's type."""
     names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return names.get(type(value), f"a {type(value).__name__}")

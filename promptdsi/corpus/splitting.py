@@ -1,7 +1,7 @@
-"""Three ways to cut one corpus into D0, D1, … DT: at random, by a field's value, in order of a date.
+"""Three ways to split a corpus into D0, D1, … DT: at random, by a field's value, by date.
 
-Randomness is a hash of seed and docid, so a split depends on nothing but the seed and the ids: not on the order of the
-input, the platform or a library's version.
+The random order is a hash of seed and docid, so a split depends on seed and ids only: not on the order of the input, the
+platform or a library's version.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from promptdsi.errors import PromptDSIError, UsageError
 
 
 def seeded_order(names: Sequence[str], seed: int, salt: str) -> list[str]:
-    """The names in a random order that depends on seed, salt and the names alone."""
+    """The names in a random order that depends on seed, salt and names only."""
     return sorted(names, key=lambda name: hashlib.sha256(f"{salt}\0{seed}\0{name}".encode()).digest())
 
 
 def sample(corpus: Corpus, size: int, *, seed: int) -> Corpus:
-    """A seeded sample of documents, in their old order, with the queries that still have a document."""
+    """A random sample of documents, in their original order, with their queries."""
     if size < 1:
         raise UsageError(f"--limit {size}: at least one document is needed")
     chosen = set(seeded_order([document.docid for document in corpus.documents], seed, "sample")[:size])
@@ -33,19 +33,19 @@ def sample(corpus: Corpus, size: int, *, seed: int) -> Corpus:
 def split_at_random(corpus: Corpus, *, new: int, share: float, seed: int) -> list[Corpus]:
     """D0 and `new` corpora that hold `share` of the documents each (the paper: 90 % + 5 × 2 %)."""
     order = seeded_order([document.docid for document in corpus.documents], seed, "split")
-    return _cut(corpus, order, new=new, share=share)
+    return _split(corpus, order, new=new, share=share)
 
 
 def split_by_date(corpus: Corpus, field: str, *, new: int, share: float) -> list[Corpus]:
-    """Real arrival: the oldest documents are D0, the newest come last."""
+    """Split by date: the oldest documents are D0, the newest come last."""
     dates = {document.docid: _date(document, field) for document in corpus.documents}
-    # The most recent goes first, because `_cut` hands out the new corpora from the front.
+    # The most recent come first, because `_split` takes the new corpora from the front.
     order = sorted(dates, key=lambda docid: (dates[docid], docid), reverse=True)
-    return _cut(corpus, order, new=new, share=share, last_first=True)
+    return _split(corpus, order, new=new, share=share, last_first=True)
 
 
 def split_by_value(corpus: Corpus, field: str) -> list[Corpus]:
-    """Domain shift: one corpus per value of a metadata field, in the order in which the values first appear."""
+    """Split by a metadata field: one corpus per value, in order of first appearance."""
     groups: dict[str, list[Document]] = {}
     for document in corpus.documents:
         groups.setdefault(str(_field(document, field)), []).append(document)
@@ -54,7 +54,7 @@ def split_by_value(corpus: Corpus, field: str) -> list[Corpus]:
     return _groups_to_corpora(corpus, list(groups.values()))
 
 
-def _cut(corpus: Corpus, order: list[str], *, new: int, share: float, last_first: bool = False) -> list[Corpus]:
+def _split(corpus: Corpus, order: list[str], *, new: int, share: float, last_first: bool = False) -> list[Corpus]:
     if new < 0 or not 0 < share < 1:
         raise UsageError(f"--new {new} --share {share}: the number may not be negative and the share lies between 0 and 1")
     size = round(share * len(order))
@@ -65,46 +65,46 @@ def _cut(corpus: Corpus, order: list[str], *, new: int, share: float, last_first
     chunks = [order[size * index : size * (index + 1)] for index in range(new)]
     if last_first:
         chunks.reverse()
-    place = {docid: number for number, chunk in enumerate(chunks, 1) for docid in chunk}
+    group_of = {docid: number for number, chunk in enumerate(chunks, 1) for docid in chunk}
     groups: list[list[Document]] = [[] for _ in range(new + 1)]
     for document in corpus.documents:
-        groups[place.get(document.docid, 0)].append(document)
+        groups[group_of.get(document.docid, 0)].append(document)
     return _groups_to_corpora(corpus, groups)
 
 
 def _groups_to_corpora(corpus: Corpus, groups: list[list[Document]]) -> list[Corpus]:
-    """Give each group of documents its queries.
+    """Make a corpus of each group of documents, with its queries.
 
     A query whose documents fall into several groups goes to the latest of them; its judgements of earlier documents are
-    left out, because a corpus names no document it does not hold.
+    left out, because a corpus refers to its own documents only.
     """
-    place = {document.docid: number for number, group in enumerate(groups) for document in group}
-    home: dict[str, int] = {}
+    group_of = {document.docid: number for number, group in enumerate(groups) for document in group}
+    latest: dict[str, int] = {}  # query id → the latest group with a relevant document
     for split in SPLITS:
         for judgement in corpus.qrels.get(split, ()):
-            if judgement.docid in place and judgement.score > 0:
-                home[judgement.queryid] = max(home.get(judgement.queryid, 0), place[judgement.docid])
+            if judgement.docid in group_of and judgement.score > 0:
+                latest[judgement.queryid] = max(latest.get(judgement.queryid, 0), group_of[judgement.docid])
     corpora = [Corpus(group, [], {}, name=f"d{number}") for number, group in enumerate(groups)]
     for query in corpus.queries:
-        if query.queryid in home:
-            corpora[home[query.queryid]].queries.append(query)
+        if query.queryid in latest:
+            corpora[latest[query.queryid]].queries.append(query)
     for split in SPLITS:
         for judgement in corpus.qrels.get(split, ()):
-            number = place.get(judgement.docid, -1)
-            if number >= 0 and home.get(judgement.queryid) == number:
+            number = group_of.get(judgement.docid, -1)
+            if number >= 0 and latest.get(judgement.queryid) == number:
                 corpora[number].qrels.setdefault(split, []).append(judgement)
     return corpora
 
 
 def _field(document: Document, field: str) -> object:
     if field not in document.metadata:
-        known = ", ".join(sorted(document.metadata)) or "none"
-        raise PromptDSIError(f"document {document.docid!r} has no field {field!r}; its fields are: {known}")
+        names = ", ".join(sorted(document.metadata)) or "none"
+        raise PromptDSIError(f"document {document.docid!r} has no field {field!r}; its fields are: {names}")
     return document.metadata[field]
 
 
 def _date(document: Document, field: str) -> datetime.datetime:
-    """An ISO date or time, or a plain year."""
+    """The value of a field as a date: an ISO date or time, or a year."""
     value = _field(document, field)
     text = str(value).strip()
     try:

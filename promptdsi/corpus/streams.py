@@ -1,6 +1,6 @@
-"""A stream on disk: folders d0/ … dT/ (BEIR), and stream.json with sizes, seed, origin, licence and every file's sha256.
+"""A stream on disk: BEIR folders d0/ … dT/, and stream.json with sizes, seed, origin, licence and the sha256 of every file.
 
-Nothing in it depends on when or where it was made: the same command gives the same bytes.
+The same command gives the same bytes, at any time and place.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from promptdsi.files import atomic_write, sha256_of, sync
 from promptdsi.progress import Progress, silent
 
 FORMAT = 1
-CACHE_FOLDER = ".promptdsi"  # what we keep beside a corpus: queries made from it, so that they are not made twice
+CACHE_FOLDER = ".promptdsi"  # inside a corpus folder: pseudo-queries already generated
 COLUMNS = ("documents", "train", "dev", "test", "pseudo")
 
 
 @dataclass
 class Stream:
-    """Corpora in the order in which they arrive, and where they came from.
+    """Corpora in order of arrival, and their origin.
 
-    `extra` holds corpora beside the stream, such as the `tune` documents of the paper's data sets.
+    `extra` holds corpora that are not part of the stream, such as the `tune` documents of the paper's data sets.
     """
 
     name: str
@@ -38,17 +38,17 @@ class Stream:
     origin: str
     licence: str
     extra: list[Corpus] = field(default_factory=list)
-    counted: list[dict[str, Any]] | None = None  # sizes as written, where not all of it was read
+    sizes: list[dict[str, Any]] | None = None  # from stream.json, where some splits were not read
 
     def table(self) -> list[dict[str, Any]]:
         """Sizes per corpus, as in the paper's Table 1."""
-        return self.counted or [{"corpus": corpus.name, **corpus.counts()} for corpus in [*self.corpora, *self.extra]]
+        return self.sizes or [{"corpus": corpus.name, **corpus.counts()} for corpus in [*self.corpora, *self.extra]]
 
     def write(self, folder: str | Path, *, overwrite: bool = False, progress: Progress = silent) -> dict[str, Any]:
-        """Write the stream whole or not at all and return what stream.json says.
+        """Write the stream completely or not at all and return the content of stream.json.
 
-        The same stream again leaves the folder as it is, pseudo-queries added since included. Another stream is replaced
-        only with `overwrite`, and only if the folder holds nothing but that stream.
+        If the folder holds the same stream it stays as it is, with pseudo-queries added since. Another stream is replaced
+        only with `overwrite`, and only if the folder holds nothing else.
         """
         folder = Path(folder).resolve()
         occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
@@ -58,7 +58,7 @@ class Stream:
         building.mkdir()
         try:
             manifest = self._write_into(building, progress)
-            if occupied and _same(folder, manifest):
+            if occupied and _holds(folder, manifest):
                 return manifest
             if occupied:
                 check_replaceable(folder, overwrite=overwrite)
@@ -91,7 +91,7 @@ class Stream:
 
 
 def check_replaceable(folder: Path, *, overwrite: bool) -> None:
-    """Raise DataError unless the folder is free, or holds nothing but a stream the user wants replaced."""
+    """Raise DataError unless the folder is empty, or holds nothing but a stream that may be overwritten."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not folder.is_dir() or not (folder / "stream.json").is_file():
@@ -107,43 +107,43 @@ def check_replaceable(folder: Path, *, overwrite: bool) -> None:
 
 
 def _swap(building: Path, folder: Path) -> None:
-    """Put a finished folder in its place. What stood there is moved aside first and back if anything fails."""
-    aside = building.with_name(building.name + ".old")
+    """Move a finished folder to its final path. An existing folder is kept under another name until that has succeeded."""
+    backup = building.with_name(building.name + ".old")
     if folder.exists():
-        os.rename(folder, aside)
+        os.rename(folder, backup)
     try:
         os.rename(building, folder)
     except BaseException:
-        if aside.exists():
-            os.rename(aside, folder)
+        if backup.exists():
+            os.rename(backup, folder)
         raise
     try:
         sync(folder.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(backup, ignore_errors=True)
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What processes that were killed left beside the folder; a stream moved aside is moved back."""
-    for left in folder.parent.glob(f".{folder.name}.building-*"):
-        number = left.name.rsplit("-", 1)[1].removesuffix(".old")
+    """Remove what killed processes left beside the folder; a stream they were replacing is restored."""
+    for leftover in folder.parent.glob(f".{folder.name}.building-*"):
+        number = leftover.name.rsplit("-", 1)[1].removesuffix(".old")
         if number.isdecimal() and not Path(f"/proc/{number}").exists() and Path("/proc/self").exists():
-            if left.name.endswith(".old") and not folder.exists():
-                os.rename(left, folder)
+            if leftover.name.endswith(".old") and not folder.exists():
+                os.rename(leftover, folder)
             else:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _same(folder: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the folder holds this stream, by checksums of what is there now; added pseudo-queries do not count."""
-    found = folder / "stream.json"
-    if not found.is_file() or found.read_text("utf-8") != json.dumps(manifest, ensure_ascii=False, indent=2) + "\n":
+def _holds(folder: Path, manifest: dict[str, Any]) -> bool:
+    """Whether the folder holds this stream, by the checksums of its files; added pseudo-queries do not count."""
+    path = folder / "stream.json"
+    if not path.is_file() or path.read_text("utf-8") != json.dumps(manifest, ensure_ascii=False, indent=2) + "\n":
         return False
     return not any(_changed(folder, manifest))
 
 
 def _changed(folder: Path, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Files that are not as the stream was written. Queries and train judgements may have grown: their old bytes must stand."""
+    """Files that differ from stream.json. Queries and train judgements may have grown: their first bytes must be the same."""
     for name, digest in manifest["sha256"].items():
         file = folder / name
         size = manifest["bytes"][name]
@@ -166,15 +166,16 @@ def read_stream(folder: str | Path) -> list[Corpus]:
 
 
 def open_stream(folder: Path, *, splits: Sequence[str] = SPLITS) -> Stream:
-    """A stream that was written, with the judgements of some splits; the files of the others are not opened, nor checked."""
-    said = read_manifest(folder)
-    corpora, extra = ([Corpus.read(folder / one["name"], splits=splits) for one in said.get(key, ())] for key in ("corpora", "extra"))
-    counted = [{"corpus": one["name"], **{column: one[column] for column in COLUMNS}} for one in [*said["corpora"], *said.get("extra", ())]]
-    return Stream(said["name"], corpora, said["split"], said["origin"], said["licence"], extra, counted)
+    """Read a stream with the judgements of some splits; the files of the others are neither opened nor checked."""
+    manifest = read_manifest(folder)
+    entries = {key: list(manifest.get(key, ())) for key in ("corpora", "extra")}
+    corpora, extra = ([Corpus.read(folder / entry["name"], splits=splits) for entry in entries[key]] for key in ("corpora", "extra"))
+    sizes = [{"corpus": entry["name"], **{column: entry[column] for column in COLUMNS}} for entry in entries["corpora"] + entries["extra"]]
+    return Stream(manifest["name"], corpora, manifest["split"], manifest["origin"], manifest["licence"], extra, sizes)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """stream.json of a folder, checked as far as the readers rely on it."""
+    """Read stream.json and check the fields that the readers use."""
     path = folder / "stream.json"
     try:
         manifest = json.loads(path.read_text("utf-8"))
@@ -185,15 +186,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if isinstance(manifest, dict) and manifest.get("format", FORMAT) != FORMAT:
         raise PromptDSIError(f"{path} has stream format {manifest['format']}; this release reads format {FORMAT}")
     try:
-        good = all(isinstance(entry["name"], str) for entry in manifest["corpora"])
-        good &= all(isinstance(digest, str) and isinstance(manifest["bytes"][name], int) for name, digest in manifest["sha256"].items())
+        valid = all(isinstance(entry["name"], str) for entry in manifest["corpora"])
+        valid &= all(isinstance(digest, str) and isinstance(manifest["bytes"][name], int) for name, digest in manifest["sha256"].items())
     except (KeyError, TypeError, AttributeError):
-        good = False
-    if not good:
+        valid = False
+    if not valid:
         raise DataError("is damaged: corpora, bytes or sha256 are not as we write them; build the stream again", path=path)
     return dict(manifest)
 
 
 def totals(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The sum line under the table."""
+    """The row of sums under the table."""
     return {"corpus": "total", **{column: sum(row[column] for row in rows) for column in COLUMNS}}

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from promptdsi.corpus.formats.jsonl import documents
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError
 from promptdsi.serving.errors import APIError

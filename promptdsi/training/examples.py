@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.generators.generator import tidy
+from promptdsi.corpus.generators import unique_queries
 from promptdsi.corpus.generators.spans import Spans
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError
@@ -50,7 +50,7 @@ def training_pairs_of(corpus: Corpus, *, pseudo: int, seed: int, annotated: bool
     generator = Spans(per_document=max(1, pseudo), seed=seed)
     if pseudo:
         for document in corpus.documents:
-            spans = given.get(document.docid) or tidy(next(generator.generate([document])), pseudo)
+            spans = given.get(document.docid) or unique_queries(next(generator.generate([document])), pseudo)
             queries = spans or [" ".join(whole_text(document).split()[:FIRST_WORDS])]
             asked += [TrainingPair(text, document.docid) for text in queries[:pseudo]]
     if silent := {document.docid for document in corpus.documents} - {one.docid for one in asked}:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, Document
-from promptdsi.corpus.generators import generators, make_generator
-from promptdsi.corpus.generators.generator import Generator, tidy
+from promptdsi.corpus.generators import Generator, generators, make_generator, unique_queries
 from promptdsi.corpus.generators.smollm2 import query_in, read_shots, shots_prompt
 from promptdsi.corpus.generators.spans import Spans
 from promptdsi.corpus.pseudo import CACHE_FOLDER, QueryCache, add_queries, generate_queries
@@ -50,7 +49,7 @@ def test_spans_gives_clean_queries_for_any_document(text: str, title: str, per_d
     generator = Spans(per_document=per_document, seed=seed)
     document = Document("d", text, title)
     (raw,) = generator.generate([document])
-    queries = tidy(raw, per_document)
+    queries = unique_queries(raw, per_document)
     assert len(queries) <= per_document
     assert len({query.casefold() for query in queries}) == len(queries)
     assert all(query == " ".join(query.split()) and query for query in queries)
@@ -117,7 +116,7 @@ def test_a_cut_off_cache_line_is_dropped_not_believed(damage: bytes, small: Corp
     second = Echo()
     generate_queries(small, second, QueryCache(tmp_path, second))
     assert second.asked == ["d3"]
-    assert len(QueryCache(tmp_path, Echo()).known) == 3
+    assert len(QueryCache(tmp_path, Echo()).queries) == 3
 
 
 def test_the_cache_knows_documents_by_content_and_generators_by_settings(small: Corpus, tmp_path: Path) -> None:
@@ -158,11 +157,11 @@ def test_the_command(run: Any, tmp_path: Path, small: Corpus) -> None:
 
 
 def test_two_writers_at_once_are_refused(small: Corpus, tmp_path: Path) -> None:
-    from promptdsi.corpus.pseudo import alone
+    from promptdsi.corpus.pseudo import exclusive_lock
     from promptdsi.errors import DataError
 
     small.write(tmp_path / "c")
-    with alone(tmp_path / "c" / CACHE_FOLDER), pytest.raises(DataError, match="another process is adding queries"):
+    with exclusive_lock(tmp_path / "c" / CACHE_FOLDER), pytest.raises(DataError, match="another process is adding queries"):
         add_queries(tmp_path / "c", Echo())
     assert len(add_queries(tmp_path / "c", Echo()).pairs) == 4
 
@@ -250,7 +249,7 @@ def test_doc2query_t5_samples_from_a_local_folder_without_network(tiny_t5: Path,
     assert owners == {"d1", "d2", "d3"} and 0 < len(written.pairs) <= 45
     assert all(pair.query.kind == "pseudo" for pair in written.pairs)
     again = list(make_generator("doc2query-t5", model=str(tiny_t5), offline=True, device="cpu").generate(small.documents))
-    assert [text for texts in again for text in tidy(texts, 15)] == [pair.query.text for pair in written.pairs]
+    assert [text for texts in again for text in unique_queries(texts, 15)] == [pair.query.text for pair in written.pairs]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from promptdsi import Corpus, DataError, Document
-from promptdsi.corpus import ReadNotes, lines
+from promptdsi.corpus import ReadNotes, reading
 from promptdsi.corpus.formats import jsonl
 
 
@@ -69,14 +69,14 @@ def test_queries_in_train_and_test_are_said(tmp_path: Path) -> None:
 
 
 def test_a_gz_that_unpacks_past_the_bound_stops_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(reading, "MAX_UNPACKED_BYTES", 1000)
     path = write(tmp_path / "c.jsonl.gz", gzip.compress(b'{"_id": "d", "text": "x"}\n' * 10_000))
     with pytest.raises(DataError, match="unpacks to more than 1,000 bytes"):
         Corpus.read(path)
 
 
 def test_an_endless_line_stops_at_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 1 << 20)
     bomb = write(tmp_path / "c.jsonl.gz", gzip.compress(b" " * (50 << 20)))
     tracemalloc.start()
     with pytest.raises(DataError, match="longer than 1 MiB"):

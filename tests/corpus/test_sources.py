@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from promptdsi import Corpus
-from promptdsi.corpus.sources import Request, build_stream, names, nq320k, source_of, squadx
+from promptdsi.corpus.sources import Request, build_stream, nq320k, source_names, source_of, squadx
 from promptdsi.corpus.sources.squadx import FILES, INSIDE
 from promptdsi.errors import OfflineError, PromptDSIError
 
@@ -64,7 +64,7 @@ def test_squadx_follows_its_rules(squad_folder: Path) -> None:
 
 @pytest.mark.parametrize(("count", "test", "dev"), [(3, 1, 0), (5, 1, 1), (12, 1, 1)])
 def test_squadx_splits_by_number_of_questions(count: int, test: int, dev: int) -> None:
-    asked = [squadx.EvalQuery(f"q{i}", f"question {i}") for i in range(count)]
+    asked = [squadx.Question(f"q{i}", f"question {i}") for i in range(count)]
     splits = squadx.splits_of("doc", asked)
     assert (splits.count("test"), splits.count("dev")) == (test, dev)
     assert dict(zip(asked[::-1], squadx.splits_of("doc", asked[::-1]), strict=True)) == dict(zip(asked, splits, strict=True))
@@ -72,7 +72,7 @@ def test_squadx_splits_by_number_of_questions(count: int, test: int, dev: int) -
 
 def test_squadx_documents_with_two_or_four_questions_give_one_more_now_and_then() -> None:
     def share(count: int, name: str) -> float:
-        asked = [squadx.EvalQuery(f"q{i}", "") for i in range(count)]
+        asked = [squadx.Question(f"q{i}", "") for i in range(count)]
         return sum(name in squadx.splits_of(f"doc{i}", asked) for i in range(2000)) / 2000
 
     assert share(2, "test") == pytest.approx(0.5, abs=0.05)
@@ -154,7 +154,7 @@ def test_nq320k_follows_the_papers_construction(nq_folder: Path, run: Any, tmp_p
 
 def test_nq_pages_are_unique_by_normalised_title() -> None:
     assert nq320k.title_of(nq_example(1, 7)) == "Page 7"
-    assert nq320k.normalised("Page 7") == nq320k.normalised(nq320k.title_of(nq_dev_example(1, 7)))
+    assert nq320k.normalize_title("Page 7") == nq320k.normalize_title(nq320k.title_of(nq_dev_example(1, 7)))
     assert nq320k.page_words(nq_dev_example(1, 7)) == ["Words", "about", "page", "7"]
 
 
@@ -274,7 +274,7 @@ def test_irds_applies_our_rules_to_what_it_reads(tmp_path: Path) -> None:
 
 
 def test_every_source_is_found_without_being_listed() -> None:
-    assert names() == ["demo", "irds", "msmarco300k", "nq320k", "squadx"]
+    assert source_names() == ["demo", "irds", "msmarco300k", "nq320k", "squadx"]
     assert source_of("irds:a/b")[1] == "a/b"
 
 

@@ -1,75 +1,75 @@
-"""A BEIR folder: corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, each plain or .gz. The form the project writes."""
+"""A BEIR folder: corpus.jsonl, queries.jsonl, qrels/{train,dev,test}.tsv, each plain or .gz. The format we write."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.formats import jsonl
-from promptdsi.corpus.formats.parts import Parts
-from promptdsi.corpus.lines import decoded, excerpt, raw_lines
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.reading import Line, ReadNotes, decode, excerpt, parse_lines
 from promptdsi.corpus.records import SPLITS, Judgement, Query, check_id
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
+NAME = "beir"
 HEADER = "query-id\tcorpus-id\tscore"
-HEADER_FIRST_CELLS = frozenset({"query-id", "query_id", "queryid", "qid", "query"})
-NAMED = 5  # unknown ids are all counted, this many are named
+HEADER_FIRST_COLUMNS = frozenset({"query-id", "query_id", "queryid", "qid", "query"})
+NAMED = 5  # all unknown ids are counted, this many are named
 
 
-def recognises(path: Path) -> bool:
-    return path.is_dir() and (either(path / "corpus.jsonl") is not None)
+def recognizes(path: Path) -> bool:
+    return path.is_dir() and plain_or_gz(path / "corpus.jsonl") is not None
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
-    corpus_file = either(path / "corpus.jsonl")
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Corpus:
+    corpus_file = plain_or_gz(path / "corpus.jsonl")
     if corpus_file is None:
         raise DataError("holds no corpus.jsonl", path=path)
     documents = list(jsonl.documents(corpus_file, notes))
-    queries_file = either(path / "queries.jsonl")
+    queries_file = plain_or_gz(path / "queries.jsonl")
     queries = list(jsonl.queries(queries_file, notes)) if queries_file else []
     qrels: dict[str, list[Judgement]] = {}
-    known = ({query.queryid for query in queries}, {document.docid for document in documents})
+    queryids, docids = {query.queryid for query in queries}, {document.docid for document in documents}
     for split in splits:
-        if file := either(path / "qrels" / f"{split}.tsv"):
-            judgements = _known_only(file, read_qrels(file, notes), *known, notes, max_unknown)
+        if file := plain_or_gz(path / "qrels" / f"{split}.tsv"):
+            judgements = _known_only(file, read_qrels(file, notes), queryids, docids, notes, max_unknown)
             if judgements:
                 qrels[split] = judgements
     others = [file.name for file in (path / "qrels").glob("*") if file.name.split(".")[0] not in SPLITS]
     notes.count(f"files in qrels are no split we know and were not read ({', '.join(sorted(others)[:NAMED])})", len(others))
-    _remark_on_queries(queries, qrels, notes)
-    return Parts(documents, queries, qrels)
+    _note_queries(queries, qrels, notes)
+    return Corpus(documents, queries, qrels)
 
 
-def write(parts: Parts, path: Path) -> None:
-    """Write the folder; the documents come last, so a folder that has them has everything."""
-    if recognises(path):
+def write(corpus: Corpus, path: Path) -> None:
+    """Write the folder; the documents come last, so a folder that has them is complete."""
+    if recognizes(path):
         raise DataError("holds a corpus already; write to another folder", path=path)
-    _check_consistent(parts)
-    for split in SPLITS:  # left by a write that was cut off
+    _check_consistent(corpus)
+    for split in SPLITS:  # left by an interrupted write
         (path / "qrels" / f"{split}.tsv").unlink(missing_ok=True)
-    for split, judgements in parts.qrels.items():
+    for split, judgements in corpus.qrels.items():
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
         if judgements:
             write_qrels(judgements, path / "qrels" / f"{split}.tsv")
-    if parts.queries:
-        write_queries(parts.queries, path / "queries.jsonl")
+    if corpus.queries:
+        write_queries(corpus.queries, path / "queries.jsonl")
     with atomic_write(path / "corpus.jsonl") as file:
-        jsonl.write_documents(parts.documents, file)
+        file.writelines(map(jsonl.document_line, corpus.documents))
 
 
-def _check_consistent(parts: Parts) -> None:
-    """What the reader would refuse is refused here."""
-    docids = [document.docid for document in parts.documents]
-    queryids = [query.queryid for query in parts.queries]
+def _check_consistent(corpus: Corpus) -> None:
+    """Raise ValueError for a corpus that the reader would refuse."""
+    docids = [document.docid for document in corpus.documents]
+    queryids = [query.queryid for query in corpus.queries]
     for what, ids in (("docid", docids), ("query id", queryids)):
         if len(set(ids)) != len(ids):
-            twice = next(one for one in ids if ids.count(one) > 1)
-            raise ValueError(f"{what} {twice!r} stands twice")
+            duplicate = next(identifier for identifier in ids if ids.count(identifier) > 1)
+            raise ValueError(f"{what} {duplicate!r} stands twice")
     known_queries, known_docids = set(queryids), set(docids)
-    for judgements in parts.qrels.values():
+    for judgements in corpus.qrels.values():
         for judgement in judgements:
             if judgement.queryid not in known_queries or judgement.docid not in known_docids:
                 raise ValueError(f"a judgement names the unknown {judgement.queryid!r} or {judgement.docid!r}")
@@ -89,8 +89,8 @@ def write_qrels(judgements: Iterable[Judgement], path: Path) -> None:
             file.write(f"{judgement.queryid}\t{judgement.docid}\t{judgement.score}\n".encode())
 
 
-def either(path: Path) -> Path | None:
-    """The plain file or its .gz, whichever is there; both at once would be a guess."""
+def plain_or_gz(path: Path) -> Path | None:
+    """The plain file or its .gz, whichever exists; both at once are an error."""
     packed = path.with_name(path.name + ".gz")
     if path.exists() and packed.exists():
         raise DataError(f"stands beside {packed.name}; keep one of the two", path=path)
@@ -99,45 +99,45 @@ def either(path: Path) -> Path | None:
 
 def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
     """Judgements with their line numbers. A header row is detected, not assumed."""
-    found: list[tuple[int, Judgement]] = []
-    seen: dict[tuple[str, str], int] = {}
+    scores: dict[tuple[str, str], int] = {}
     started = False
-    for line in raw_lines(path):
-        if not line.raw or line.raw.isspace():
-            continue
+
+    def parse(line: Line) -> Judgement | None:
+        nonlocal started
         first, started = not started, True
-        try:
-            cells = decoded(line, path).split("\t")
-            if first and _is_header(cells):
-                continue
-            judgement = _judgement(cells)
-            earlier = seen.setdefault((judgement.queryid, judgement.docid), judgement.score)
-            if earlier != judgement.score:
-                raise ValueError(f"{judgement.queryid!r} and {judgement.docid!r} were judged {earlier} before, now {judgement.score}")
-        except (ValueError, DataError) as error:
-            notes.refuse(error if isinstance(error, DataError) else DataError(str(error), path=path, line=line.number))
-            continue
-        found.append((line.number, judgement))
-    if len(found) > len(seen):
-        notes.count("judgements repeated, kept once", len(found) - len(seen))
-    return list({(judgement.queryid, judgement.docid): (number, judgement) for number, judgement in reversed(found)}.values())[::-1]
+        values = decode(line, path).split("\t")
+        if first and _is_header(values):
+            return None
+        judgement = _judgement(values)
+        earlier = scores.setdefault((judgement.queryid, judgement.docid), judgement.score)
+        if earlier != judgement.score:
+            raise ValueError(f"{judgement.queryid!r} and {judgement.docid!r} were judged {earlier} before, now {judgement.score}")
+        return judgement
+
+    judgements: dict[Judgement, int] = {}  # with the line of their first mention
+    for number, judgement in parse_lines(path, notes, parse):
+        if judgement is not None:
+            notes.count("judgements repeated, kept once", judgement in judgements)
+            judgements.setdefault(judgement, number)
+    return [(number, judgement) for judgement, number in judgements.items()]
 
 
-def _is_header(cells: list[str]) -> bool:
-    """A first row that names its columns; a row that ends in a number is a judgement whatever it begins with."""
-    first, last = cells[0].strip().lower(), cells[-1].strip().lower()
-    return not last.lstrip("+-").isdecimal() and (first in HEADER_FIRST_CELLS or last == "score")
+def _is_header(values: list[str]) -> bool:
+    """Whether a first row names its columns; a row that ends in a number is a judgement."""
+    first, last = values[0].strip().lower(), values[-1].strip().lower()
+    return not last.lstrip("+-").isdecimal() and (first in HEADER_FIRST_COLUMNS or last == "score")
 
 
-def _judgement(cells: list[str]) -> Judgement:
-    if len(cells) != 3:
-        shown = excerpt("\t".join(cells))
-        raise ValueError(f"{len(cells)} tab-separated cells, expected query-id, corpus-id, score; the line is {shown}")
-    check_id(cells[0], "query-id")
-    check_id(cells[1], "corpus-id")
-    if not (cells[2].strip().lstrip("+-").isdecimal() and cells[2].isascii()):
-        raise ValueError(f"score {cells[2]!r} is not a whole number")
-    return Judgement(cells[0], cells[1], int(cells[2]))
+def _judgement(values: list[str]) -> Judgement:
+    if len(values) != 3:
+        line = excerpt("\t".join(values))
+        raise ValueError(f"{len(values)} tab-separated cells, expected query-id, corpus-id, score; the line is {line}")
+    queryid, docid, score = values
+    check_id(queryid, "query-id")
+    check_id(docid, "corpus-id")
+    if not (score.strip().lstrip("+-").isdecimal() and score.isascii()):
+        raise ValueError(f"score {score!r} is not a whole number")
+    return Judgement(queryid, docid, int(score))
 
 
 def _known_only(
@@ -160,10 +160,10 @@ def _known_only(
     return [judgement for number, judgement in judgements if number not in left_out]
 
 
-def _remark_on_queries(queries: list[Query], qrels: dict[str, list[Judgement]], notes: ReadNotes) -> None:
-    splits = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
-    query_ranks = set().union(*splits.values()) if splits else set()
-    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in query_ranks for query in queries))
+def _note_queries(queries: list[Query], qrels: dict[str, list[Judgement]], notes: ReadNotes) -> None:
+    judged = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
+    queryids = set().union(*judged.values()) if judged else set()
+    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in queryids for query in queries))
     for held_out in ("dev", "test"):
-        shared = splits.get("train", set()) & splits.get(held_out, set())
+        shared = judged.get("train", set()) & judged.get(held_out, set())
         notes.count(f"queries are judged in train and in {held_out}: results on {held_out} will look too good", len(shared))

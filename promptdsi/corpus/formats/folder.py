@@ -1,6 +1,6 @@
 """A folder of text and Markdown files, each a document: docid = path inside the folder.
 
-The title is a Markdown file's leading `# heading`, else the file's name in words. Hidden files and folders are passed over.
+The title is a Markdown file's leading `# heading`, else the file's name in words. Hidden files and folders are ignored.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from promptdsi.corpus.formats.parts import Parts
-from promptdsi.corpus.lines import MAX_LINE_BYTES, decoded, raw_lines
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.reading import MAX_LINE_BYTES, ReadNotes, decode, raw_lines
 from promptdsi.corpus.records import SPLITS, Document, check_characters, check_document
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
+NAME = "folder"
 MARKDOWN = (".md", ".markdown")
 SUFFIXES = (".txt", ".text", *MARKDOWN)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return path.is_dir() and next(_files(path, ReadNotes()), None) is not None
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Corpus:
     documents = []
     for file in _files(path, notes):
         try:
@@ -34,13 +34,13 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence
             notes.refuse(error)
         except OSError as error:
             notes.refuse(DataError(f"cannot be read: {error.strerror}", path=file))
-    return Parts(documents, [], {})
+    return Corpus(documents)
 
 
-def write(parts: Parts, path: Path) -> None:
-    if parts.queries or parts.qrels:
+def write(corpus: Corpus, path: Path) -> None:
+    if corpus.queries or corpus.qrels:
         raise ValueError("a folder of text files holds documents only; write a BEIR folder to keep the queries")
-    for document in parts.documents:
+    for document in corpus.documents:
         contents = _contents(document)
         with atomic_write(path / document.docid) as file:
             file.write(contents)
@@ -68,14 +68,14 @@ def _plain(name: str) -> str:
 
 
 def _document(file: Path, docid: str) -> Document:
-    parts: list[str] = []
+    lines: list[str] = []
     size = 0
     for line in raw_lines(file):
         size += len(line.raw) + 1
         if size > MAX_LINE_BYTES:
             raise DataError(f"is longer than {MAX_LINE_BYTES >> 20} MiB; split it into documents", path=file)
-        parts.append(decoded(line, file))
-    text = "\n".join(parts)
+        lines.append(decode(line, file))
+    text = "\n".join(lines)
     try:
         check_characters(docid)
         document = document_of(docid, text)
@@ -86,7 +86,7 @@ def _document(file: Path, docid: str) -> Document:
 
 
 def document_of(docid: str, contents: str) -> Document:
-    """Title and text of one file.
+    """The document of one file: title and text.
 
     Examples
     --------
@@ -112,8 +112,8 @@ def _contents(document: Document) -> bytes:
     check_document(document)
     check_characters((document.docid, document.title, document.text))
     path = PurePosixPath(document.docid)
-    named_safely = not path.is_absolute() and ".." not in path.parts and not any(part.startswith(".") for part in path.parts)
-    if not (named_safely and path.as_posix() == document.docid and path.suffix.lower() in SUFFIXES):
+    is_relative = not path.is_absolute() and ".." not in path.parts and not any(part.startswith(".") for part in path.parts)
+    if not (is_relative and path.as_posix() == document.docid and path.suffix.lower() in SUFFIXES):
         raise ValueError(f"docid {document.docid!r} is not a relative path of a text file; write a BEIR folder to keep it")
     contents = document.text
     if document.title != title_of(document.docid) and path.suffix.lower() in MARKDOWN:

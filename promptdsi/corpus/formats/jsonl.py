@@ -1,6 +1,6 @@
-"""JSON Lines: one record a line. A lone documents file is a corpus; BEIR folders are made of these files.
+"""JSON Lines: one record per line. A file of documents is a corpus; BEIR folders consist of such files.
 
-`documents` is a generator in bounded memory (per document it keeps an id and a hash, to find duplicates).
+`documents` runs in bounded memory: per document it keeps an id and a hash, to detect duplicates.
 """
 
 from __future__ import annotations
@@ -9,34 +9,34 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from promptdsi.corpus.formats.parts import Parts
-from promptdsi.corpus.lines import Line, decoded, excerpt, raw_lines
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.reading import Line, ReadNotes, decode, excerpt, parse_lines
 from promptdsi.corpus.records import EMPTY, SPLITS, Document, Query, check_characters, check_document, check_query
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
+NAME = "jsonl"
 MAX_DEPTH = 100
-STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings whole, so that brackets inside them do not count
+STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings match first, so that brackets inside them do not count
 Record = TypeVar("Record", Document, Query)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
-def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Parts:
-    return Parts(list(documents(path, notes)), [], {})
+def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence[str] = SPLITS) -> Corpus:
+    return Corpus(list(documents(path, notes)))
 
 
-def write(parts: Parts, path: Path) -> None:
-    if parts.queries or parts.qrels:
+def write(corpus: Corpus, path: Path) -> None:
+    if corpus.queries or corpus.qrels:
         raise ValueError("a lone JSONL file holds documents only; write a BEIR folder to keep the queries")
-    lines = b"".join(map(document_line, parts.documents))
+    lines = b"".join(map(document_line, corpus.documents))
     with atomic_write(path) as file:
         file.write(gzip.compress(lines, mtime=0) if path.suffix == ".gz" else lines)
 
@@ -52,7 +52,7 @@ def queries(path: Path, notes: ReadNotes) -> Iterator[Query]:
 
 
 def document_from(fields: dict[str, Any]) -> Document:
-    """Turn a parsed line into a Document, or raise ValueError. Takes the fields apart: what is left is metadata."""
+    """Turn a parsed line into a Document, or raise ValueError. Empties `fields`; unknown ones become metadata."""
     docid, text = _take(fields, "_id"), _take(fields, "text")
     title = fields.pop("title", None)
     document = Document(docid, text, "" if title is None else title, fields or EMPTY)
@@ -61,7 +61,7 @@ def document_from(fields: dict[str, Any]) -> Document:
 
 
 def query_from(fields: dict[str, Any]) -> Query:
-    """Turn a parsed line into a Query, or raise ValueError. Takes the fields apart: what is left is metadata."""
+    """Turn a parsed line into a Query, or raise ValueError. Empties `fields`; unknown ones become metadata."""
     queryid, text = _take(fields, "_id"), _take(fields, "text")
     query = Query(queryid, text, fields.pop("kind", "annotated"), fields or EMPTY)
     check_query(query)
@@ -78,11 +78,6 @@ def query_line(query: Query) -> bytes:
     return _line({"_id": query.queryid, "text": query.text, "kind": query.kind, **query.metadata})
 
 
-def write_documents(records: Iterable[Document], file: IO[bytes]) -> None:
-    for record in records:
-        file.write(document_line(record))
-
-
 def _line(record: dict[str, Any]) -> bytes:
     check_characters(record)
     return json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
@@ -92,20 +87,13 @@ def _take(fields: dict[str, Any], name: str) -> Any:
     try:
         return fields.pop(name)
     except KeyError:
-        there = ", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"
-        raise ValueError(f'no "{name}"; the line has {there}') from None
+        names = ", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"
+        raise ValueError(f'no "{name}"; the line has {names}') from None
 
 
 def _unique(path: Path, notes: ReadNotes, make: Callable[[dict[str, Any]], Record], repeated: str) -> Iterator[Record]:
-    seen: dict[str, int] = {}  # id → hash of its content: enough to tell a harmless repeat from a contradiction
-    for line in raw_lines(path):
-        if not line.raw or line.raw.isspace():
-            continue
-        try:
-            record = make(parsed(line, path))
-        except (ValueError, DataError) as error:
-            notes.refuse(error if isinstance(error, DataError) else DataError(str(error), path=path, line=line.number))
-            continue
+    seen: dict[str, int] = {}  # id → hash of its content: tells an equal repeat from a contradiction
+    for number, record in parse_lines(path, notes, lambda line: make(parse_json(line, path))):
         content = _content_hash(record)
         earlier = seen.get(record[0])
         if earlier is None:
@@ -114,17 +102,17 @@ def _unique(path: Path, notes: ReadNotes, make: Callable[[dict[str, Any]], Recor
         elif earlier == content:
             notes.count(repeated)
         else:
-            notes.refuse(DataError(f"id {record[0]!r} appeared before with other content", path=path, line=line.number))
+            notes.refuse(DataError(f"id {record[0]!r} appeared before with other content", path=path, line=number))
 
 
-def parsed(line: Line, path: Path) -> dict[str, Any]:
-    """The JSON object of a line, or an error with its column."""
-    text = decoded(line, path)
+def parse_json(line: Line, path: Path) -> dict[str, Any]:
+    """Return the JSON object of a line, or raise an error with its column."""
+    text = decode(line, path)
     try:
         if line.raw.count(b"[") + line.raw.count(b"{") > MAX_DEPTH:
             check_depth(text)
         record = _DECODER.decode(text)
-        if "\\u" in text:  # only escapes can smuggle in what the decoding above has refused already
+        if "\\u" in text:  # decoding refused these characters already, except as escapes
             check_characters(record)
     except json.JSONDecodeError as error:
         problem = f"not JSON: {error.msg}; the line starts {excerpt(text)}"
@@ -137,7 +125,7 @@ def parsed(line: Line, path: Path) -> dict[str, Any]:
 
 
 def check_depth(text: str) -> None:
-    """Raise ValueError for JSON nested deeper than anything of use, before a parser recurses into it."""
+    """Raise ValueError for JSON nested deeper than `MAX_DEPTH`, before the parser recurses into it."""
     depth = 0
     for character in STRUCTURE.findall(text):
         depth += (character in "[{") - (character in "]}")

@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
-import inspect
+import hashlib
 import sys
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
 
-from promptdsi.corpus.generators.generator import Generator
+from promptdsi.corpus.records import Document
 from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 
-__all__ = ["Generator", "generators", "make_generator"]
+__all__ = ["Generator", "batch_seed", "generators", "make_generator", "unique_queries"]
+
+
+@dataclass(kw_only=True)
+class Generator(ABC):
+    """Writes queries that should retrieve a document, from that document alone.
+
+    The fields of a subclass are its configuration; the cache is keyed by them and by the document's content. Generators that
+    sample draw a batch at a time, so their queries may depend on the batch; the cache keeps what was drawn first.
+    """
+
+    NAME: ClassVar[str]
+    batch_size: ClassVar[int] = 1
+    not_in_key: ClassVar[frozenset[str]] = frozenset({"device", "offline", "quiet"})  # where it runs, not what it writes
+
+    per_document: int = 5
+    seed: int = 0
+
+    def key(self) -> dict[str, Any]:
+        """What the queries of a given document depend on."""
+        return {"generator": self.NAME} | {name: value for name, value in asdict(self).items() if name not in self.not_in_key}
+
+    @abstractmethod
+    def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
+        """Yield the raw queries of each document in turn; called with at most `batch_size` documents."""
 
 
 def generators() -> dict[str, type[Generator]]:
-    """The generators there are. Importing them is cheap: each loads its model's libraries when it first generates."""
+    """All generators by name. Importing them is cheap: each loads its model's libraries when it first generates."""
     import_all(sys.modules[__name__])
-    return {kind.NAME: kind for kind in sorted(Generator.__subclasses__(), key=lambda kind: kind.NAME)}
+    return {generator.NAME: generator for generator in sorted(Generator.__subclasses__(), key=lambda generator: generator.NAME)}
 
 
 def make_generator(name: str, **keywords: Any) -> Generator:
-    """A generator by name; keywords it does not have are an error that names those it has."""
-    known = generators()
-    if name not in known:
-        raise UsageError(f"no generator {name!r}; there are {', '.join(known)}")
+    """Make a generator by name; unknown keywords are an error that names the known ones."""
+    available = generators()
+    if name not in available:
+        raise UsageError(f"no generator {name!r}; there are {', '.join(available)}")
     try:
-        return known[name](**keywords)
+        return available[name](**keywords)
     except TypeError:
-        options = ", ".join(inspect.signature(known[name]).parameters)
+        options = ", ".join(option.name for option in fields(available[name]))
         raise UsageError(f"generator {name} has the options {options}; got {', '.join(keywords)}") from None
+
+
+def unique_queries(queries: Sequence[str], limit: int) -> list[str]:
+    """At most `limit` queries: white space collapsed, empty ones and repeats (ignoring case) dropped.
+
+    Examples
+    --------
+    >>> unique_queries(["who  wrote it", "", "Who wrote it"], 5)
+    ['who wrote it']
+    """
+    unique: dict[str, str] = {}
+    for query in queries:
+        if text := " ".join(query.split()):
+            unique.setdefault(text.casefold(), text)
+    return list(unique.values())[:limit]
+
+
+def batch_seed(seed: int, documents: Sequence[Document]) -> int:
+    """A seed from the batch's content, so that a resumed run samples what it would have sampled."""
+    content = "\0".join(f"{document.title}\0{document.text}" for document in documents)
+    return int(hashlib.sha256(f"{seed}\0{content}".encode()).hexdigest()[:8], 16)

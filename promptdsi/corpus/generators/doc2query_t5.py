@@ -1,4 +1,4 @@
-"""doc2query-t5: docT5query sampling (METHOD: pseudo-queries): top-k 10, 15 per document, 512 tokens in, 64 out.
+"""doc2query-t5: docT5query (Nogueira and Lin, 2019): top-k 10 sampling, 15 queries per document, 512 tokens in, 64 out.
 
 `model` is a Hugging Face id or a local folder of any sequence-to-sequence model. The default was trained on MS MARCO, so on
 MS MARCO its queries are in-domain.
@@ -9,38 +9,28 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from promptdsi.corpus.generators.generator import Generator, batch_seed
+from promptdsi.corpus.generators import Generator, batch_seed
 from promptdsi.corpus.records import Document
 from promptdsi.errors import OfflineError
 from promptdsi.files import offline_by_environment
 
 
+@dataclass(kw_only=True)
 class Doc2QueryT5(Generator):
-    """Sampled from a T5 that was trained to write the query for a passage."""
+    """Samples from a T5 that was trained to write the query of a passage."""
 
     NAME = "doc2query-t5"
     batch_size = 8
 
-    def __init__(
-        self,
-        *,
-        per_document: int = 15,
-        seed: int = 0,
-        model: str = "castorini/doc2query-t5-base-msmarco",
-        top_k: int = 10,
-        device: str = "cpu",
-        offline: bool = False,
-        quiet: bool = True,
-    ) -> None:
-        self.per_document = per_document
-        self.seed = seed
-        self.model = model
-        self.top_k = top_k
-        self.device = device
-        self.offline = offline
-        self.quiet = quiet
+    per_document: int = 15
+    model: str = "castorini/doc2query-t5-base-msmarco"
+    top_k: int = 10
+    device: str = "cpu"
+    offline: bool = False
+    quiet: bool = True
 
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         import torch
@@ -64,7 +54,7 @@ class Doc2QueryT5(Generator):
             local = self.offline or offline_by_environment()
             try:
                 tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local, trust_remote_code=False)
-                with contextlib.redirect_stderr(io.StringIO()):  # the bar people see is the one over documents
+                with contextlib.redirect_stderr(io.StringIO()):  # hide the loading bar; progress is shown per document
                     model = AutoModelForSeq2SeqLM.from_pretrained(
                         self.model, local_files_only=local, trust_remote_code=False, use_safetensors=True
                     )

@@ -1,7 +1,7 @@
 """smollm2: SmolLM2-135M-Instruct, few-shot "passage → search query", sampled in batches (extra `smollm2`).
 
 The weights (GGUF, about 93 MB) come once from a package into the per-user cache. A usable query takes some three seconds
-on two cores: for small corpora.
+on two cores, so this is for small corpora.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from promptdsi.corpus.generators.generator import Generator, batch_seed
+from promptdsi.corpus.generators import Generator, batch_seed
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.records import Document
 from promptdsi.errors import PromptDSIError
@@ -46,30 +47,19 @@ EXAMPLES = (
 )
 
 
+@dataclass(kw_only=True)
 class SmolLM2(Generator):
-    """Sampled from a small instruction model; what does not look like a query is dropped."""
+    """Samples from a small instruction model; texts that do not look like a query are dropped."""
 
     NAME = "smollm2"
     batch_size = 4
 
-    def __init__(
-        self,
-        *,
-        per_document: int = 3,
-        seed: int = 0,
-        temperature: float = 0.7,
-        top_p: float = 0.9,
-        device: str = "cpu",
-        offline: bool = False,
-        quiet: bool = True,
-    ) -> None:
-        self.per_document = per_document
-        self.seed = seed
-        self.temperature = temperature
-        self.top_p = top_p
-        self.device = device
-        self.offline = offline
-        self.quiet = quiet
+    per_document: int = 3
+    temperature: float = 0.7
+    top_p: float = 0.9
+    device: str = "cpu"
+    offline: bool = False
+    quiet: bool = True
 
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         import torch
@@ -89,7 +79,6 @@ class SmolLM2(Generator):
         with torch.inference_mode():
             model(input_ids=ids[:, seen], attention_mask=mask[:, :-1], position_ids=positions[:, seen], past_key_values=cache)
             cache.batch_repeat_interleave(samples)
-            # One seed per batch, from its content: resuming after an interruption samples what it would have sampled.
             torch.manual_seed(batch_seed(self.seed, documents))
             written = model.generate(
                 input_ids=ids.repeat_interleave(samples, 0),
@@ -104,8 +93,8 @@ class SmolLM2(Generator):
             )  # (B · samples, S + T + 20)
         texts = tokenizer.batch_decode(written[:, ids.shape[1] :], skip_special_tokens=True)
         for number, document in enumerate(documents):
-            own = texts[number * samples : (number + 1) * samples]
-            yield [query for text in own if (query := query_in(text, document))]
+            sampled = texts[number * samples : (number + 1) * samples]
+            yield [query for text in sampled if (query := query_in(text, document))]
 
     def _load(self) -> tuple[Any, Any, Shots]:
         if not hasattr(self, "_loaded"):
@@ -115,7 +104,7 @@ class SmolLM2(Generator):
 
 
 class Shots(NamedTuple):
-    """The worked examples, read once by the model."""
+    """The few-shot examples, encoded once by the model."""
 
     ids: Tensor  # (1, S)
     cache: Any  # the model's keys and values for them
@@ -123,7 +112,7 @@ class Shots(NamedTuple):
 
 
 def read_shots(model: Any, tokenizer: Any) -> Shots:
-    """Run the model over the examples and keep its keys and values."""
+    """Run the model over the few-shot examples and return its keys and values."""
     import torch
     from transformers import DynamicCache
 
@@ -136,7 +125,7 @@ def read_shots(model: Any, tokenizer: Any) -> Shots:
 
 
 def weights(*, offline: bool = False, quiet: bool = True) -> Path:
-    """The folder with the GGUF file, fetched once."""
+    """The folder with the GGUF file, downloaded once."""
     return cached("smollm2", PACKAGE, _unpack, offline=offline, quiet=quiet)
 
 
@@ -146,7 +135,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
-    """Model and tokeniser from a folder with one .gguf file."""
+    """Load model and tokenizer from a folder with one .gguf file."""
     try:
         import accelerate  # noqa: F401
         import gguf  # noqa: F401
@@ -158,7 +147,7 @@ def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, local_files_only=True, trust_remote_code=False, padding_side="left")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    with contextlib.redirect_stderr(io.StringIO()):  # loading takes seconds; the bar people see is the one over documents
+    with contextlib.redirect_stderr(io.StringIO()):  # hide the loading bar; progress is shown per document
         model: Any = AutoModelForCausalLM.from_pretrained(
             folder, gguf_file=file, local_files_only=True, trust_remote_code=False, dtype=torch.float32
         )
@@ -166,7 +155,7 @@ def load_gguf(folder: Path, device: str) -> tuple[Any, Any]:
 
 
 def shots_prompt() -> str:
-    """The task and worked examples."""
+    """The task and the few-shot examples."""
     # A passage is repeated for its second query: with both queries under one passage the model's own turned out worse.
     shots = "".join(f"Passage: {passage}\nSearch query: {query}\n\n" for passage, queries in EXAMPLES for query in queries)
     return f"Each passage is followed by what a person typed into a search engine to find it.\n\n{shots}"
@@ -178,7 +167,7 @@ def passage_prompt(document: Document) -> str:
 
 
 def query_in(text: str, document: Document) -> str:
-    """The query at the start of a continuation, or nothing if it is not one.
+    """The query at the start of a continuation, or "" if it does not look like one.
 
     Examples
     --------
@@ -190,8 +179,8 @@ def query_in(text: str, document: Document) -> str:
     line = text.strip().partition("\n")[0].strip().strip("\"'“”").strip()
     words = re.findall(r"\w+", line.casefold())
     subject = {word[:STEM] for word in words if word not in STOPWORDS}
-    known = {word[:STEM] for word in re.findall(r"\w+", f"{document.title} {document.text}".casefold())}
+    passage = {word[:STEM] for word in re.findall(r"\w+", f"{document.title} {document.text}".casefold())}
     copied = line.casefold() in {query for _, queries in EXAMPLES for query in queries}
     # Where less than half of the content words are the passage's, the model has drifted to another subject.
-    on_subject = len(subject) >= 2 and len(subject & known) >= len(subject) / 2
+    on_subject = len(subject) >= 2 and len(subject & passage) >= len(subject) / 2
     return line if 2 <= len(words) <= 16 and on_subject and not copied and "passage" not in words else ""

@@ -1,8 +1,8 @@
-"""spans: queries without a model, at once: the title, the document's sentences, and its informative word spans.
+"""spans: queries without a model: the title, the document's sentences, and its informative word spans.
 
 Informative spans are maximal runs of words that are not function words, scored as in RAKE (Rose et al., 2010): the sum over
-their words of degree / frequency, both counted in this document alone. Sentences lose some of their function words, by
-seed, because people do not type whole sentences.
+their words of degree / frequency, both counted in this document alone. Sentences lose some of their function words at
+random, because people do not type whole sentences.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import random
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from promptdsi.corpus.generators.generator import Generator
+from promptdsi.corpus.generators import Generator
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.records import Document
 
@@ -24,16 +25,14 @@ MAX_SENTENCE_WORDS = 24
 MAX_SPAN_WORDS = 5
 
 
+@dataclass(kw_only=True)
 class Spans(Generator):
-    """Title, sentences and informative spans, taken in turn."""
+    """The title, then sentences and informative spans in turn."""
 
     NAME = "spans"
     batch_size = 1000
 
-    def __init__(self, *, per_document: int = 5, seed: int = 0, word_dropout: float = 0.5) -> None:
-        self.per_document = per_document
-        self.seed = seed
-        self.word_dropout = word_dropout  # share of a sentence's function words that is left out
+    word_dropout: float = 0.5  # share of a sentence's function words that is left out
 
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         for document in documents:
@@ -45,16 +44,16 @@ class Spans(Generator):
             yield list(chain([document.title], in_turn))
 
     def _sentences(self, text: str, rng: random.Random) -> list[str]:
-        """The sentences in a random order, as somebody in a hurry would type them."""
-        sentences = [shortened for sentence in SENTENCE_END.split(text) if len(shortened := self._hurried(sentence, rng)) >= 2]
+        """The shortened sentences in a random order."""
+        sentences = [shortened for sentence in SENTENCE_END.split(text) if len(shortened := self._shorten(sentence, rng)) >= 2]
         rng.shuffle(sentences)
         return [" ".join(words) for words in sentences]
 
-    def _hurried(self, sentence: str, rng: random.Random) -> list[str]:
+    def _shorten(self, sentence: str, rng: random.Random) -> list[str]:
         words = WORD.findall(sentence)
-        kept = [word for word in words if word.lower() not in STOPWORDS or rng.random() >= self.word_dropout]
-        start = rng.randrange(max(1, len(kept) - MAX_SENTENCE_WORDS + 1))
-        return kept[start : start + MAX_SENTENCE_WORDS]
+        words = [word for word in words if word.lower() not in STOPWORDS or rng.random() >= self.word_dropout]
+        start = rng.randrange(max(1, len(words) - MAX_SENTENCE_WORDS + 1))
+        return words[start : start + MAX_SENTENCE_WORDS]
 
 
 def informative_spans(text: str) -> list[str]:
@@ -72,8 +71,7 @@ def informative_spans(text: str) -> list[str]:
         for word in span:
             degree[word.lower()] += len(span)
     scores = {" ".join(span): sum(degree[word.lower()] / frequency[word.lower()] for word in span) for span in spans}
-    first_seen = {span: place for place, span in enumerate(scores)}
-    return sorted(scores, key=lambda span: (-scores[span], first_seen[span]))
+    return sorted(scores, key=lambda span: -scores[span])  # stable: equal scores stay in reading order
 
 
 def _runs(phrase: str) -> Iterator[list[str]]:

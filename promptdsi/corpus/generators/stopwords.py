@@ -1,4 +1,4 @@
-"""English function words: they carry no subject, so a span made of them is no query."""
+"""English function words: they do not tell what a text is about."""
 
 from __future__ import annotations
 

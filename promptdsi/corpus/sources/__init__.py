@@ -3,42 +3,81 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import Stream
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError, UsageError
+from promptdsi.progress import Progress, silent
 
-__all__ = ["Material", "Request", "Source", "build_stream", "names", "source_of"]
+__all__ = ["Request", "SourceData", "build_stream", "source_names", "source_of"]
 
 DEFAULT_NEW, DEFAULT_SHARE = 5, 0.02  # 90 % + 5 × 2 %, as in the paper
 
 
-class Source(Protocol):
-    NAME: str
+@dataclass(frozen=True)
+class Request:
+    """Options of a source. `name` is the text after the colon (`irds:ID`), or the path."""
 
-    def build(self, request: Request) -> Material: ...
+    name: str = ""
+    raw: Path | None = None
+    seed: int = 0
+    chunk: int = 2000
+    max_words: int = 4096
+    offline: bool = False
+    quiet: bool = True
+    on_error: str = "stop"
+    max_unknown: int = 0
+    notes: ReadNotes = field(default_factory=ReadNotes)
+    progress: Progress = silent
 
 
-def names() -> list[str]:
-    """The sources that have a name of their own."""
-    return [name for name in modules_of(sys.modules[__name__]) if name != "files"]
+class SourceData(NamedTuple):
+    """A corpus before it is split into a stream, with its origin.
+
+    `default_stream` is the usual split of this source (the paper's construction, the demo's arrivals), if it has one.
+    """
+
+    corpus: Corpus
+    origin: str
+    licence: str
+    default_stream: Stream | None = None
+
+
+class Source(NamedTuple):
+    """How to build a corpus: a module of this folder, or `path` for the user's own documents."""
+
+    name: str
+    build: Callable[[Request], SourceData]
+
+
+def source_names() -> list[str]:
+    """The names of all sources."""
+    return list(modules_of(sys.modules[__name__]))
 
 
 def source_of(text: str) -> tuple[Source, str]:
-    """The source a command-line word names, and the rest of the word: a path, or what stands after the colon."""
-    sources = modules_of(sys.modules[__name__])
+    """The source that a command-line argument names, and the text after the colon or the path."""
     head, _, rest = text.partition(":")
-    if head in sources and head != "files":
-        return cast("Source", sources[head]), rest
+    if module := modules_of(sys.modules[__name__]).get(head):
+        return Source(head, module.build), rest
     if not Path(text).exists():
-        raise DataError(f"is neither a path nor one of the sources {', '.join(names())}", path=text)
-    return cast("Source", sources["files"]), text
+        raise DataError(f"is neither a path nor one of the sources {', '.join(source_names())}", path=text)
+    return Source("path", read_path), text
+
+
+def read_path(request: Request) -> SourceData:
+    """The user's own documents: any path that `Corpus.read` takes."""
+    path = Path(request.name)
+    corpus = Corpus.read(path, on_error=request.on_error, max_unknown=request.max_unknown, notes=request.notes)
+    # The name, not the path: a stream must not depend on where its source stood.
+    return SourceData(corpus, origin=f"the corpus {path.name}", licence="as the source's")
 
 
 def build_stream(
@@ -52,25 +91,24 @@ def build_stream(
     by_date: str | None = None,
     tune: int = 0,
 ) -> Stream:
-    """Build the stream a user asked for. Without any option a source gives its own stream where it has one.
+    """Build a stream. Without options a source gives its default stream, if it has one.
 
-    `tune` documents that `limit` left out stand beside the stream, for searches of settings (the paper's data has such too).
+    `tune` documents outside the sample of `limit` become an extra corpus, for the search of hyper-parameters.
     """
     if by and by_date:
         raise UsageError("--by and --by-date exclude each other")
     if by and (new is not None or share is not None):
         raise UsageError("--by makes one corpus per value; --new and --share have no meaning with it")
     source, rest = source_of(text)
-    if rest and source.NAME not in ("files", "irds"):
-        raise UsageError(f"{source.NAME} takes nothing after a colon")
-    if request.raw is not None and source.NAME not in ("nq320k", "msmarco300k"):
-        raise UsageError(f"--raw has no meaning for {source.NAME}")
-    material = source.build(replace(request, name=rest))
-    if material.own_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
-        return material.own_stream
-    corpus, extra = material.corpus, []
-    if tune:
-        extra = [beside(corpus, limit or len(corpus), tune, seed=request.seed)]
+    if rest and source.name not in ("path", "irds"):
+        raise UsageError(f"{source.name} takes nothing after a colon")
+    if request.raw is not None and source.name not in ("nq320k", "msmarco300k"):
+        raise UsageError(f"--raw has no meaning for {source.name}")
+    data = source.build(replace(request, name=rest))
+    if data.default_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
+        return data.default_stream
+    corpus = data.corpus
+    extra = [tune_corpus(corpus, limit or len(corpus), tune, seed=request.seed)] if tune else []
     if limit is not None:
         corpus = sample(corpus, limit, seed=request.seed)
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
@@ -84,15 +122,15 @@ def build_stream(
     else:
         corpora = split_at_random(corpus, new=new, share=share, seed=request.seed)
         rule |= {"new": new, "share": share}
-    return Stream(corpus.name, corpora, rule, material.origin, material.licence, extra)
+    return Stream(corpus.name, corpora, rule, data.origin, data.licence, extra)
 
 
-def beside(corpus: Corpus, limit: int, tune: int, *, seed: int) -> Corpus:
-    """`tune` documents that a sample of `limit` does not hold, called `tune`."""
-    if len(corpus) < limit + tune:
-        raise UsageError(f"{tune} documents beside a sample of {limit:,} were asked for, but there are only {len(corpus):,}")
-    taken = {document.docid for document in sample(corpus, limit, seed=seed).documents}
-    others = sample(corpus, limit + tune, seed=seed)
-    found = others.only({document.docid for document in others.documents} - taken)
-    found.name = "tune"
-    return found
+def tune_corpus(corpus: Corpus, limit: int, size: int, *, seed: int) -> Corpus:
+    """`size` documents outside the sample of `limit` documents, as a corpus named `tune`."""
+    if len(corpus) < limit + size:
+        raise UsageError(f"{size} documents beside a sample of {limit:,} were asked for, but there are only {len(corpus):,}")
+    sampled = {document.docid for document in sample(corpus, limit, seed=seed).documents}
+    larger = sample(corpus, limit + size, seed=seed)
+    tune = larger.only({document.docid for document in larger.documents} - sampled)
+    tune.name = "tune"
+    return tune

@@ -1,6 +1,6 @@
 """Any data set of the ir_datasets library: `irds:beir/scifact`, `irds:vaswani`, … (extra `irds`).
 
-Documents come from the named set; judgements from it and from its parts named train, dev (validation) and test.
+Documents come from the named data set; judgements from it and from its subsets train, dev (validation) and test.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query, check_characters, check_document, check_query
-from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.errors import OfflineError, PromptDSIError, UsageError
 from promptdsi.files import offline_by_environment
 
 NAME = "irds"
-PARTS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}
+SUBSETS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "test": "test"}
 
 
-def build(request: Request) -> Material:
+def build(request: Request) -> SourceData:
     if not request.name:
         raise UsageError("name the data set after a colon, such as irds:vaswani")
     if request.offline or offline_by_environment():
@@ -34,7 +34,7 @@ def build(request: Request) -> Material:
     except OSError as error:
         raise OfflineError(f"ir_datasets could not get {request.name}: {error}") from None
     origin = f"ir_datasets {request.name}"
-    return Material(corpus, origin, "as the data set's; see ir_datasets' page for it")
+    return SourceData(corpus, origin, "as the data set's; see ir_datasets' page for it")
 
 
 def _corpus(ir_datasets: Any, request: Request) -> Corpus:
@@ -42,16 +42,16 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
     if not base.has_docs():
         raise PromptDSIError(f"{request.name} has no documents")
     documents = _documents(base, request)
-    known = {document.docid for document in documents}
+    docids = {document.docid for document in documents}
     queries: dict[str, Query] = {}
     qrels: dict[str, list[Judgement]] = {}
     unknown = 0
-    for split, part in _parts(ir_datasets, request.name):
-        asked = {query.query_id: query.default_text() for query in part.queries_iter()}
-        rows = {(row.query_id, row.doc_id): int(row.relevance) for row in part.qrels_iter()}
+    for split, subset in _judged_subsets(ir_datasets, request.name):
+        texts = {query.query_id: query.default_text() for query in subset.queries_iter()}
+        rows = {(row.query_id, row.doc_id): int(row.relevance) for row in subset.qrels_iter()}
         for (queryid, docid), score in rows.items():
-            query = Query(queryid, asked.get(queryid, ""))
-            if docid not in known or not _good(check_query, query, request, "queries"):
+            query = Query(queryid, texts.get(queryid, ""))
+            if docid not in docids or not _valid(check_query, query, request, "queries"):
                 unknown += 1
                 continue
             queries[queryid] = query
@@ -64,8 +64,8 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
     return Corpus(documents, list(queries.values()), qrels, name=request.name.replace("/", "-"))
 
 
-def _good(check: Callable[[Any], None], record: Document | Query, request: Request, what: str) -> bool:
-    """Whether a record keeps our rules; those that do not are counted with the reason."""
+def _valid(check: Callable[[Any], None], record: Document | Query, request: Request, what: str) -> bool:
+    """Whether a record obeys our rules; those that do not are counted with the reason."""
     try:
         check(record)
         check_characters(record)
@@ -78,21 +78,21 @@ def _good(check: Callable[[Any], None], record: Document | Query, request: Reque
 def _documents(dataset: Any, request: Request) -> list[Document]:
     documents: dict[str, Document] = {}
     with request.progress(f"reading {request.name}", unit="documents") as advance:
-        for found in dataset.docs_iter():
+        for record in dataset.docs_iter():
             advance(1)
-            title = getattr(found, "title", "") or ""
-            text = getattr(found, "text", None) or found.default_text()
-            document = Document(found.doc_id, text, title)
-            if not _good(check_document, document, request, "documents"):
+            title = getattr(record, "title", "") or ""
+            text = getattr(record, "text", None) or record.default_text()
+            document = Document(record.doc_id, text, title)
+            if not _valid(check_document, document, request, "documents"):
                 continue
             if documents.setdefault(document.docid, document) != document:
                 raise PromptDSIError(f"{request.name} holds the docid {document.docid!r} twice with other content")
     return list(documents.values())
 
 
-def _parts(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:
-    """Judged data sets and the split each belongs to: the named one itself, and its parts."""
-    own_split = PARTS.get(name.rsplit("/", 1)[-1], "test")
-    candidates = [(own_split, name)] + [(split, f"{name}/{part}") for part, split in PARTS.items()]
-    found = [(split, ir_datasets.load(identifier)) for split, identifier in candidates if identifier in ir_datasets.registry]
-    return [(split, dataset) for split, dataset in found if dataset.has_qrels() and dataset.has_queries()]
+def _judged_subsets(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:
+    """The data sets with judgements and their splits: the named one itself, and its subsets."""
+    own_split = SUBSETS.get(name.rsplit("/", 1)[-1], "test")
+    candidates = [(own_split, name)] + [(split, f"{name}/{subset}") for subset, split in SUBSETS.items()]
+    datasets = [(split, ir_datasets.load(identifier)) for split, identifier in candidates if identifier in ir_datasets.registry]
+    return [(split, dataset) for split, dataset in datasets if dataset.has_qrels() and dataset.has_queries()]

@@ -1,7 +1,7 @@
 """MSMARCO 300k from the official document-ranking files that the user points at: docs, train and dev queries, qrels.
 
-Documents are those a train or dev query points at, sampled to the size the paper's table implies (289,424 / 0.9); the
-split is ours, by rule and seed, because the published id lists are not available.
+Documents are those relevant to a train or dev query, sampled to the size that the paper's table implies (289,424 / 0.9).
+The authors' id lists are not available, so the split follows our seed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from promptdsi.corpus.lines import decoded, raw_lines
-from promptdsi.corpus.notes import ReadNotes
+from promptdsi.corpus.reading import Line, ReadNotes, decode, parse_lines
 from promptdsi.corpus.records import Document, Query, check_document, check_query
-from promptdsi.corpus.sources.papers import Construction, Labelled, cut, paper_stream, whole
-from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.corpus.sources import Request, SourceData
+from promptdsi.corpus.sources.paper_split import LabeledQuery, SplitOptions, merge_corpora, paper_stream, truncate_words
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.errors import DataError, UsageError
 
@@ -31,28 +30,29 @@ FILES = {
 }
 
 
-def build(request: Request) -> Material:
+def build(request: Request) -> SourceData:
     if request.raw is None:
         raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
     paths = {what: _file(request.raw, name) for what, name in FILES.items()}
-    pointing = [(*query_ranks, False) for query_ranks in _qrels(paths["train qrels"], request.notes)]
-    pointing += [(*query_ranks, True) for query_ranks in _qrels(paths["dev qrels"], request.notes)]
-    query_ranks = list(dict.fromkeys(docid for _, docid, _ in pointing))
-    wanted = set(seeded_order(query_ranks, request.seed, "msmarco")[:DOCUMENTS])
-    documents = list(_documents(paths["docs"], wanted, request))
+    judged = [(*pair, False) for pair in _qrels(paths["train qrels"], request.notes)]
+    judged += [(*pair, True) for pair in _qrels(paths["dev qrels"], request.notes)]
+    relevant = list(dict.fromkeys(docid for _, docid, _ in judged))
+    sampled = set(seeded_order(relevant, request.seed, "msmarco")[:DOCUMENTS])
+    documents = list(_documents(paths["docs"], sampled, request))
     present = {document.docid for document in documents}
-    request.notes.count("judged documents are missing from the docs file", len(wanted - present))
+    request.notes.count("judged documents are missing from the docs file", len(sampled - present))
     texts = _queries(paths["train queries"], request.notes) | _queries(paths["dev queries"], request.notes)
-    labelled = []
-    request.notes.count("judgements name unknown queries and were left out", sum(queryid not in texts for queryid, _, _ in pointing))
-    for queryid, docid, official_dev in pointing:
-        if docid in present and queryid in texts:
-            labelled.append(Labelled(Query(f"ms-{queryid}", texts[queryid]), docid, official_dev))
-    how = Construction(
+    request.notes.count("judgements name unknown queries and were left out", sum(queryid not in texts for queryid, _, _ in judged))
+    labeled = [
+        LabeledQuery(Query(f"ms-{queryid}", texts[queryid]), docid, official_dev)
+        for queryid, docid, official_dev in judged
+        if docid in present and queryid in texts
+    ]
+    options = SplitOptions(
         NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words, max_new=MAX_NEW, max_tune=MAX_TUNE
     )
-    stream = paper_stream(documents, labelled, how)
-    return Material(whole(stream), ORIGIN, LICENCE, own_stream=stream)
+    stream = paper_stream(documents, labeled, options)
+    return SourceData(merge_corpora(stream), ORIGIN, LICENCE, default_stream=stream)
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -62,17 +62,14 @@ def _file(folder: Path, name: str) -> Path:
     raise DataError(f"holds no {name} (plain or .gz)", path=folder)
 
 
-def _rows(path: Path, cells: int, notes: ReadNotes, *, separator: str | None = "\t") -> Iterator[tuple[int, list[str]]]:
-    for line in raw_lines(path):
-        if line.raw.strip():
-            try:
-                row = decoded(line, path).split(separator)
-                if len(row) != cells:
-                    raise DataError(f"{len(row)} cells, the official format has {cells}", path=path, line=line.number)
-            except DataError as error:
-                notes.refuse(error)
-                continue
-            yield line.number, row
+def _rows(path: Path, columns: int, notes: ReadNotes, *, separator: str | None = "\t") -> Iterator[tuple[int, list[str]]]:
+    def parse(line: Line) -> list[str]:
+        row = decode(line, path).split(separator)
+        if len(row) != columns:
+            raise ValueError(f"{len(row)} cells, the official format has {columns}")
+        return row
+
+    return parse_lines(path, notes, parse)
 
 
 def _qrels(path: Path, notes: ReadNotes) -> list[tuple[str, str]]:
@@ -81,29 +78,29 @@ def _qrels(path: Path, notes: ReadNotes) -> list[tuple[str, str]]:
 
 
 def _queries(path: Path, notes: ReadNotes) -> dict[str, str]:
-    found = {}
+    queries = {}
     for number, (queryid, text) in _rows(path, 2, notes):
         try:
             check_query(Query(queryid, text))
         except ValueError as error:
             notes.refuse(DataError(str(error), path=path, line=number))
             continue
-        found[queryid] = " ".join(text.split())
-    return found
+        queries[queryid] = " ".join(text.split())
+    return queries
 
 
-def _documents(path: Path, wanted: set[str], request: Request) -> Iterator[Document]:
-    """The wanted rows of the docs file: docid, url, title, body."""
+def _documents(path: Path, docids: set[str], request: Request) -> Iterator[Document]:
+    """The chosen rows of the docs file: docid, url, title, body."""
     with request.progress("reading MS MARCO documents", unit="documents") as advance:
         for _, (docid, _, title, body) in _rows(path, 4, request.notes):
             advance(1)
-            if docid not in wanted:
+            if docid not in docids:
                 continue
-            document = Document(docid, cut(body.split(), request.max_words, request.notes), " ".join(title.split()))
+            document = Document(docid, truncate_words(body.split(), request.max_words, request.notes), " ".join(title.split()))
             try:
                 check_document(document)
             except ValueError as error:
-                # The official file holds a few documents without a body; they cannot be retrieved by anything.
+                # The official file holds a few documents without a body: there is nothing to retrieve them by.
                 request.notes.count(f"documents left out because {error}")
                 continue
             yield document

@@ -1,7 +1,7 @@
 """NQ320k from the official Natural Questions files that the user points at (simplified train, dev simplified or whole).
 
-A document is a Wikipedia page, made unique by its normalised title; its text is the page's tokens without markup, cut at
-`--max-words` words (0 keeps all). The published id lists are not available: the split is ours, by rule and seed.
+A document is a Wikipedia page, unique by its normalized title; its text is the page's tokens without markup, at most
+`--max-words` of them (0 keeps all). The authors' id lists are not available, so the split follows our seed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from promptdsi.corpus.formats import jsonl
-from promptdsi.corpus.lines import raw_lines
+from promptdsi.corpus.reading import Line, parse_lines
 from promptdsi.corpus.records import Document, Query, check_document, check_query
-from promptdsi.corpus.sources.papers import Construction, Labelled, cut, paper_stream, whole
-from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.corpus.sources import Request, SourceData
+from promptdsi.corpus.sources.paper_split import LabeledQuery, SplitOptions, merge_corpora, paper_stream, truncate_words
 from promptdsi.errors import DataError, UsageError
 
 NAME = "nq320k"
@@ -26,21 +26,21 @@ LICENCE = "CC BY-SA 3.0"
 MARKUP = re.compile(r"^</?[A-Za-z][^<>]*>$")
 
 
-def build(request: Request) -> Material:
+def build(request: Request) -> SourceData:
     if request.raw is None:
         raise UsageError("nq320k is built from the official files: --raw FOLDER with the train and dev files (.jsonl or .jsonl.gz)")
     files = _raw_files(request.raw)
     documents: dict[str, Document] = {}
-    labelled: list[Labelled] = []
+    labeled: list[LabeledQuery] = []
     with request.progress("reading Natural Questions", unit="examples") as advance:
         for path, official_dev in files:
             for document, query in _examples(path, request):
                 documents.setdefault(document.docid, document)
-                labelled.append(Labelled(query, document.docid, official_dev))
+                labeled.append(LabeledQuery(query, document.docid, official_dev))
                 advance(1)
-    how = Construction(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words)
-    stream = paper_stream(list(documents.values()), labelled, how)
-    return Material(whole(stream), ORIGIN, LICENCE, own_stream=stream)
+    options = SplitOptions(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words)
+    stream = paper_stream(list(documents.values()), labeled, options)
+    return SourceData(merge_corpora(stream), ORIGIN, LICENCE, default_stream=stream)
 
 
 def _raw_files(folder: Path) -> list[tuple[Path, bool]]:
@@ -54,24 +54,22 @@ def _raw_files(folder: Path) -> list[tuple[Path, bool]]:
 
 
 def _examples(path: Path, request: Request) -> Iterator[tuple[Document, Query]]:
-    for line in raw_lines(path):
-        if line.raw.strip():
-            try:
-                record = jsonl.parsed(line, path)
-                title = title_of(record)
-                # Half the examples share a page: its text is cut out each time, but that is cheap next to parsing the line.
-                document = Document(normalised(title), cut(page_words(record), request.max_words, request.notes), title)
-                query = Query(f"nq-{record['example_id']}", " ".join(str(record["question_text"]).split()))
-                check_document(document)
-                check_query(query)
-            except (KeyError, TypeError, ValueError) as error:
-                reason = f"no {error}" if isinstance(error, KeyError) else str(error)
-                request.notes.refuse(DataError(f"not a Natural Questions example: {reason}", path=path, line=line.number))
-                continue
-            except DataError as error:
-                request.notes.refuse(error)
-                continue
-            yield document, query
+    def parse(line: Line) -> tuple[Document, Query]:
+        record = jsonl.parse_json(line, path)
+        try:
+            title = title_of(record)
+            text = truncate_words(page_words(record), request.max_words, request.notes)
+            query = Query(f"nq-{record['example_id']}", " ".join(str(record["question_text"]).split()))
+            document = Document(normalize_title(title), text, title)
+            check_document(document)
+            check_query(query)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"not a Natural Questions example: {reason}") from None
+        return document, query
+
+    for _, example in parse_lines(path, request.notes, parse):
+        yield example
 
 
 def title_of(record: dict[str, Any]) -> str:
@@ -83,12 +81,12 @@ def title_of(record: dict[str, Any]) -> str:
     return " ".join(named[0].replace("_", " ").split())
 
 
-def normalised(title: str) -> str:
-    """The key that makes pages unique.
+def normalize_title(title: str) -> str:
+    """The docid of a page: its title, normalized.
 
     Examples
     --------
-    >>> normalised("The  Beatles")
+    >>> normalize_title("The  Beatles")
     'the beatles'
     """
     return " ".join(unicodedata.normalize("NFKC", title).casefold().split())

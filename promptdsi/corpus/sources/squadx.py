@@ -1,8 +1,8 @@
 """squadx: SQuAD v1.1 dev and the four SQuADShifts sets as a retrieval benchmark; no account, one download.
 
-A document is a paragraph; a query is a question that stands under one paragraph only. About 9,725 documents and 46,601
-queries in four domains. The data has its own licences and a "never in training corpora" canary: it is built in the
-per-user cache on the user's machine and never passed on.
+A document is a paragraph; a query is a question that belongs to one paragraph only. 9,725 documents and 46,601 queries in
+four domains. The data has its own licences and a "never in training corpora" canary: it is built in the per-user cache
+on the user's machine and not redistributed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query
-from promptdsi.corpus.sources.source import Material, Request
+from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.errors import PromptDSIError
 from promptdsi.pypi import Package, cached
 
@@ -38,22 +38,22 @@ LICENCE = "SQuAD CC BY-SA 4.0; SQuADShifts CC BY 4.0; not to be used in training
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”–—…")
 
 
-class EvalQuery(NamedTuple):
+class Question(NamedTuple):
     queryid: str
     text: str
 
 
-def build(request: Request) -> Material:
+def build(request: Request) -> SourceData:
     folder = cached(NAME, ARCHIVE, unpack, offline=request.offline, quiet=request.quiet)
-    return Material(corpus_from(folder), ORIGIN, LICENCE)
+    return SourceData(corpus_from(folder), ORIGIN, LICENCE)
 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Take the five SQuAD-format files out of the archive."""
-    wanted = {INSIDE + name for name in FILES}
-    with tarfile.open(archive, "r|gz") as tar:  # streamed: the archive is large and we want little of it
+    members = {INSIDE + name for name in FILES}
+    with tarfile.open(archive, "r|gz") as tar:  # streamed: the archive is large and we need little of it
         for member in tar:
-            if member.name in wanted and (content := tar.extractfile(member)):
+            if member.name in members and (content := tar.extractfile(member)):
                 (folder / Path(member.name).name).write_bytes(content.read())
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise PromptDSIError(f"{ARCHIVE.requirement} does not hold {', '.join(missing)}")
@@ -62,67 +62,68 @@ def unpack(archive: Path, folder: Path) -> None:
 def corpus_from(folder: Path) -> Corpus:
     """Build the corpus from the five files."""
     documents: dict[str, Document] = {}
-    load_queries: dict[str, list[EvalQuery]] = {}
+    questions: dict[str, list[Question]] = {}
     for name, domain in FILES.items():
-        for document, asked in _paragraphs(folder / name, domain):
+        for document, document_questions in _paragraphs(folder / name, domain):
             documents.setdefault(document.docid, document)  # equal paragraphs are one document
-            load_queries.setdefault(document.docid, []).extend(asked)
-    kept = _unambiguous(load_queries)
-    kept = {docid: asked for docid, asked in kept.items() if len(asked) >= 2}
+            questions.setdefault(document.docid, []).extend(document_questions)
+    unambiguous = {docid: rest for docid, rest in _unambiguous(questions).items() if len(rest) >= 2}
     queries: list[Query] = []
     qrels: dict[str, list[Judgement]] = {"train": [], "dev": [], "test": []}
-    for docid, asked in kept.items():
-        for question, split in zip(asked, splits_of(docid, asked), strict=True):
+    for docid, rest in unambiguous.items():
+        for question, split in zip(rest, splits_of(docid, rest), strict=True):
             queries.append(Query(question.queryid, question.text))
             qrels[split].append(Judgement(question.queryid, docid))
-    return Corpus([documents[docid] for docid in kept], queries, qrels, name=NAME)
+    return Corpus([documents[docid] for docid in unambiguous], queries, qrels, name=NAME)
 
 
-def normalised(text: str) -> str:
-    """How two questions are compared: case, punctuation and white space do not count.
+def normalize_question(text: str) -> str:
+    """A question without case, punctuation and repeated white space, to compare it with others.
 
     Examples
     --------
-    >>> normalised("What's  in a NAME?") == normalised("whats in a name")
+    >>> normalize_question("What's  in a NAME?") == normalize_question("whats in a name")
     True
     """
     return " ".join(text.casefold().translate(_PUNCTUATION).split())
 
 
-def splits_of(docid: str, asked: list[EvalQuery]) -> list[str]:
-    """Where a document's questions go; every document keeps at least one for training.
+def splits_of(docid: str, questions: list[Question]) -> list[str]:
+    """The split of each question of a document; every document keeps at least one for training.
 
     Three or more give one to test, five or more also one to dev; of documents with two about half, of those with four about
     a quarter, give one more (two: their only held-out one to test; four: a second held-out one to dev).
     """
-    order = sorted(asked, key=lambda question: _hash(question.queryid))
+    order = sorted(questions, key=lambda question: _hash(question.queryid))
     coin = int(_hash(docid)[:8], 16) % 4
-    count = len(asked)
+    count = len(questions)
     test = 1 if count >= 3 or (count == 2 and coin < 2) else 0
     dev = 1 if count >= 5 or (count == 4 and coin < 1) else 0
     split = {question.queryid: name for question, name in zip(order, ["test"] * test + ["dev"] * dev, strict=False)}
-    return [split.get(question.queryid, "train") for question in asked]
+    return [split.get(question.queryid, "train") for question in questions]
 
 
-def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[EvalQuery]]]:
+def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[Question]]]:
     for article in json.loads(path.read_text("utf-8"))["data"]:
         title = "" if domain == "reddit" else " ".join(article.get("title", "").replace("_", " ").split())
         for paragraph in article["paragraphs"]:
             text = " ".join(paragraph["context"].split())
             docid = f"{domain}-{_hash(text)[:12]}"
-            asked = [EvalQuery(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"]]
-            yield Document(docid, text, title, {"domain": domain}), [question for question in asked if normalised(question.text)]
+            questions = (Question(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"])
+            yield (
+                Document(docid, text, title, {"domain": domain}),
+                [question for question in questions if normalize_question(question.text)],
+            )
 
 
-def _unambiguous(load_queries: dict[str, list[EvalQuery]]) -> dict[str, list[EvalQuery]]:
-    """Each document's questions, repeats dropped, without those that stand under more than one document."""
-    once: dict[str, dict[str, EvalQuery]] = {}
-    for docid, asked in load_queries.items():
-        own = once.setdefault(docid, {})
-        for question in asked:
-            own.setdefault(normalised(question.text), question)
-    holders = Counter(text for own in once.values() for text in own)
-    return {docid: [question for text, question in own.items() if holders[text] == 1] for docid, own in once.items()}
+def _unambiguous(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
+    """Each document's questions without repeats and without those that other documents have too."""
+    unique: dict[str, dict[str, Question]] = {docid: {} for docid in questions}
+    for docid, document_questions in questions.items():
+        for question in document_questions:
+            unique[docid].setdefault(normalize_question(question.text), question)
+    count = Counter(text for by_text in unique.values() for text in by_text)
+    return {docid: [question for text, question in by_text.items() if count[text] == 1] for docid, by_text in unique.items()}
 
 
 def _hash(text: str) -> str:
