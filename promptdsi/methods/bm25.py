@@ -92,7 +92,7 @@ class BM25(Method):
         if not path.is_file():
             raise DataError("holds no saved method", path=folder)
         said = json.loads(path.read_text("utf-8"))
-        method = cls(**said["params"])
+        method = cls.from_params(said["params"])
         method.docids_, method.words_ = said["docids"], said["words"]
         method._index()
         return method

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.neural import NeuralMethod
+from promptdsi.methods.options import Encoding
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
@@ -22,12 +23,12 @@ from promptdsi.progress import Progress, silent
 
 @dataclass(kw_only=True)
 class Dense(NeuralMethod):
-    """Cosine of the query's vector with the documents', pooled as the backbone was trained."""
+    """Cosine of the query's vector with the documents', pooled as the backbone was trained: of `encoding` only token limits count."""
 
     name: ClassVar[str] = "dense"
     rehearsal_free: ClassVar[bool] = True
 
-    max_tokens: int = 64
+    encoding: Encoding = Encoding(max_tokens=64)
 
     def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         self.start(load_backbone(self.backbone, offline=self.offline))

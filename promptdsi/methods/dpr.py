@@ -1,6 +1,6 @@
 """DPR: one encoder for queries and one for documents, trained on D0 and left alone; new documents are encoded and added.
 
-method = DPR(batch_size=32).fit(d0).add(d1)
+method = DPR.from_params({"fit": {"batch_size": 32}}).fit(d0).add(d1)
 
 Karpukhin et al. 2020 (arXiv 2004.04906) and facebookresearch/DPR, whose settings are the defaults. Not as there: gradients
 are not clipped (at norm 2.0 there; our loop has no clipping), and the rate warms up over a tenth of all steps, not 1,237.
@@ -24,6 +24,7 @@ from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.neural import NeuralMethod
+from promptdsi.methods.options import Training, flatten_params
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
@@ -38,7 +39,8 @@ from promptdsi.training.examples import TrainingPair, training_pairs_of
 from promptdsi.training.stages import autocast
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 
-LEAST = {"batch_size": 1, "hard_negatives": 0, "pseudo_queries": 1, "fit_epochs": 0, "fit_lr": 0.0, "dropout": 0.0, "scale": 1e-6}
+LEAST = {"fit.batch_size": 1, "hard_negatives": 0, "pseudo_queries": 1, "fit.epochs": 0, "fit.lr": 0.0, "encoding.dropout": 0.0}
+LEAST |= {"encoding.scale": 1e-6}
 TOKENS_KEPT = 8_192  # of a step's passages, 3 to 4 GB with MiniLM; beyond, layers run twice rather than be kept for the backward pass
 Loss = Callable[[Sequence[Tensor]], Tensor]
 
@@ -55,22 +57,16 @@ class DPR(NeuralMethod):
     """Learned state: `model_` (query tower, and the documents' vectors as rows), `document_encoder_`, `logs_`.
 
     A document is its first `passage_tokens` tokens (fewer if the backbone reads fewer) and one vector, of free length unless
-    `normalise`; `document_tokens` and `document_windows` are not used.
+    `encoding.normalize`. Not used: document tokens and windows of `encoding`, and of `fit` what concerns rows.
     """
 
     name: ClassVar[str] = "dpr"
     rehearsal_free: ClassVar[bool] = True
 
-    pooling: str = "first"
-    normalise: bool = False
-    scale: float = 1.0  # of scores in training; unit vectors need more than 1
     passage_tokens: int = 256
     hard_negatives: int = 1
     pseudo_queries: int = 15  # used only where D0 has no annotated query
-    dropout: float = 0.1
-    batch_size: int = 128
-    fit_epochs: int = 40
-    fit_lr: float = 2e-5
+    fit_options: Training = Training(epochs=40, lr=2e-5, row_lr=0.0, schedule="linear", encoder_decay=0.0, row_decay=0.0)
     seed: int = 0
 
     document_encoder_: Encoder = field(init=False, repr=False, compare=False)
@@ -80,14 +76,14 @@ class DPR(NeuralMethod):
         """Train both towers on D0, freeze them, and encode D0's documents."""
         if join().size > 1:
             raise UsageError("dpr trains in one process: start it without torchrun")
-        loss = ranking_loss(self.scale)  # first: it says at once when its library is missing
+        loss = ranking_loss(self.encoding.scale)  # first: it says at once when its library is missing
         self.start(load_backbone(self.backbone, offline=self.offline))
         asked = asked_first(corpus, pseudo=self.pseudo_queries, seed=self.seed)
         documents = with_hard_negatives(corpus, asked, count=self.hard_negatives, progress=progress)
-        triples = Triples(self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids, documents)
-        plan = Plan(self.fit_epochs, self.batch_size, "linear", self.seed)
+        triples = Triples(self.tokenizer_.encode([one.text for one in asked], max_tokens=self.encoding.max_tokens).ids, documents)
+        plan = Plan(self.fit_options.epochs, self.fit_options.batch_size, self.fit_options.schedule, self.seed)
         towers = Towers(self.model_, self._tower(self.document_encoder_), self.tokenizer_)
-        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_lr, plan, progress=progress)
+        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options.lr, plan, progress=progress)
         self._freeze()
         self.add(corpus, progress=progress)
         self.logs_ = [log]
@@ -113,13 +109,14 @@ class DPR(NeuralMethod):
 
     def start(self, backbone: Backbone) -> None:
         """Two towers around one backbone: equal, and not yet trained."""
+        params, encoding = flatten_params(self.get_params()), self.encoding
         for option, least in LEAST.items():
-            if getattr(self, option) < least:
-                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
+            if params[option] < least:
+                raise UsageError(f"{option}={params[option]} is less than {least}")
         encoder = backbone.encoder
-        encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
-        if not 3 <= self.max_tokens <= encoder.config.max_tokens or self.passage_tokens < 3:
-            said = f"max_tokens={self.max_tokens}, passage_tokens={self.passage_tokens}"
+        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
+        if not 3 <= encoding.max_tokens <= encoder.config.max_tokens or self.passage_tokens < 3:
+            said = f"encoding.max_tokens={encoding.max_tokens}, passage_tokens={self.passage_tokens}"
             raise UsageError(f"{said} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}")
         self.model_ = self._tower(encoder).to(torch.device(torch_device(self.device)))
         self.document_encoder_ = copy.deepcopy(self.model_.encoder)
@@ -143,7 +140,8 @@ class DPR(NeuralMethod):
 
     def _tower(self, encoder: Encoder) -> DSI:
         """An encoder with its pooling; the rows of the document tower stay empty."""
-        return DSI(encoder, make_strategy("none"), pooling=self.pooling, normalise=self.normalise, scale=self.scale).eval()
+        encoding = self.encoding
+        return DSI(encoder, make_strategy("none"), pooling=encoding.pooling, normalise=encoding.normalize, scale=encoding.scale).eval()
 
     def _passages(self, corpus: Corpus) -> list[Ids]:
         texts = [whole_text(document) for document in corpus.documents]

@@ -20,6 +20,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.neural import NeuralMethod
+from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, flatten_params
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
@@ -33,21 +34,11 @@ from promptdsi.training.training import Plan, TrainingLog
 
 # How the recommended preset learns D0, for any method; class defaults are the paper's.
 BEST_D0: dict[str, Any] = {
-    "pooling": "mean",
-    "normalise": True,
-    "scale": 20.0,
-    "max_tokens": 64,
+    "encoding": {"pooling": "mean", "normalize": True, "scale": 20.0, "max_tokens": 64},
     "pseudo_queries": 5,
-    "fit_row_start": "document",
-    "fit_epochs": 3,
-    "fit_lr": 5e-5,
-    "fit_row_lr": 1e-3,
-    "fit_schedule": "constant",
-    "row_decay": 0.0,
-    "add_row_start": "document",
+    "fit": {"epochs": 3, "lr": 5e-5, "row_lr": 1e-3, "schedule": "constant", "row_decay": 0.0, "row_init": "document"},
+    "add": {"row_init": "document"},
 }
-STARTS = ("random", "document", "queries")
-SCHEDULES = ("constant", "epochs", "linear")
 
 
 @dataclass(kw_only=True)
@@ -57,39 +48,27 @@ class DSIMethod(NeuralMethod):
     # What an option may be, and what it may not be below; a subclass adds its own.
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         "new_corpus_queries": ("gen+train", "gen"),
-        "fit_row_start": STARTS,
-        "add_row_start": STARTS,
-        "fit_schedule": SCHEDULES,
+        "fit.row_init": ROW_INITS,
+        "fit.schedule": SCHEDULES,
+        "add.row_init": ROW_INITS,
     }
     least: ClassVar[dict[str, float]] = {
         "seed": 0,
-        "batch_size": 1,
-        "document_windows": 1,
         "pseudo_queries": 0,
-        "fit_epochs": 0,
-        "fit_lr": 0.0,
-        "fit_row_lr": 0.0,
-        "encoder_decay": 0.0,
-        "row_decay": 0.0,
-        "dropout": 0.0,
-        "scale": 1e-6,
+        "encoding.document_windows": 1,
+        "encoding.dropout": 0.0,
+        "encoding.scale": 1e-6,
+        "fit.batch_size": 1,
+        "fit.epochs": 0,
+        "fit.lr": 0.0,
+        "fit.row_lr": 0.0,
+        "fit.encoder_decay": 0.0,
+        "fit.row_decay": 0.0,
     }
 
-    pooling: str = "first"
-    normalise: bool = False
-    scale: float = 1.0
     pseudo_queries: int = 15
     new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
-    dropout: float = 0.1
-    batch_size: int = 128
-    encoder_decay: float = 0.01
-    row_decay: float = 0.01
-    fit_row_start: str = "random"
-    fit_epochs: int = 20
-    fit_lr: float = 1e-4
-    fit_row_lr: float = 1e-4
-    fit_schedule: str = "epochs"
-    add_row_start: str = "random"
+    fit_options: Training = Training(epochs=20, lr=1e-4, row_lr=1e-4, schedule="epochs")
     seed: int = 0
 
     row_length_: float = field(init=False, repr=False, compare=False)
@@ -99,9 +78,9 @@ class DSIMethod(NeuralMethod):
     def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Learn D0: the whole encoder and a row per document; then freeze, and take from D0 what later corpora will need."""
         self.start(load_backbone(self.backbone, offline=self.offline))
-        start = self.row_start(corpus, self.fit_row_start, length=1.0, progress=progress)
+        start = self.row_start(corpus, self.fit_options.row_init, length=1.0, progress=progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], start)
-        plan = Plan(self.fit_epochs, self.batch_size, self.fit_schedule, self.seed)
+        plan = Plan(self.fit_options.epochs, self.fit_options.batch_size, self.fit_options.schedule, self.seed)
         examples = self.examples(self.training_pairs(corpus))
         log = learn_everything(self.model_, examples, self.tokenizer_, self.d0_rates, plan, checkpoint=checkpoint, progress=progress)
         return self._d0_is_learned(corpus, [log])
@@ -111,10 +90,11 @@ class DSIMethod(NeuralMethod):
 
         Methods that are to be compared start from the very same weights this way.
         """
-        for option in ("backbone", "max_tokens", "pooling", "normalise", "scale"):
-            if (mine := getattr(self, option)) != (its := getattr(d0, option)):
-                raise UsageError(f"{option}={mine!r}, but D0 was learned with {its!r}")
-        self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.pooling))
+        mine, its = flatten_params(self.get_params()), flatten_params(d0.get_params())
+        for option in ("backbone", "encoding.max_tokens", "encoding.pooling", "encoding.normalize", "encoding.scale"):
+            if mine[option] != its[option]:
+                raise UsageError(f"{option}={mine[option]!r}, but D0 was learned with {its[option]!r}")
+        self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.encoding.pooling))
         whole = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks])
         self.model_.rows.grow(list(d0.model_.rows.docids), whole)
         return self._d0_is_learned(corpus, list(d0.logs_))
@@ -134,7 +114,8 @@ class DSIMethod(NeuralMethod):
 
     @property
     def d0_rates(self) -> Rates:
-        return Rates(self.fit_lr, self.fit_row_lr, 0.0, self.encoder_decay, self.row_decay)
+        options = self.fit_options
+        return Rates(options.lr, options.row_lr, 0.0, options.encoder_decay, options.row_decay)
 
     @abstractmethod
     def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self: ...
@@ -154,13 +135,13 @@ class DSIMethod(NeuralMethod):
         """A model around a backbone, not yet trained."""
         self.check()
         encoder = backbone.encoder
-        encoder.config = dataclasses.replace(encoder.config, dropout=self.dropout, attention_dropout=self.dropout)
+        encoding = self.encoding
+        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
         for option in ("max_tokens", "document_tokens"):
-            if not 3 <= getattr(self, option) <= encoder.config.max_tokens:
-                raise UsageError(
-                    f"{option}={getattr(self, option)} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
-                )
-        keywords = {"pooling": self.pooling, "normalise": self.normalise, "scale": self.scale, **self.path()}
+            if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
+                limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
+                raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
+        keywords = {"pooling": encoding.pooling, "normalise": encoding.normalize, "scale": encoding.scale, **self.path()}
         model = DSI(encoder, self.strategy(), **keywords)  # type: ignore[arg-type]
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.tokenizer_ = backbone.tokenizer
@@ -168,12 +149,13 @@ class DSIMethod(NeuralMethod):
 
     def check(self) -> None:
         """Refuse keywords that make no sense, as far as can be told without a backbone."""
+        params = flatten_params(self.get_params())
         for option, allowed in self.choices.items():
-            if getattr(self, option) not in allowed:
-                raise UsageError(f"{option}={getattr(self, option)!r} is none of {', '.join(allowed)}")
+            if params[option] not in allowed:
+                raise UsageError(f"{option}={params[option]!r} is none of {', '.join(allowed)}")
         for option, least in self.least.items():
-            if getattr(self, option) < least:
-                raise UsageError(f"{option}={getattr(self, option)} is less than {least}")
+            if params[option] < least:
+                raise UsageError(f"{option}={params[option]} is less than {least}")
         self.strategy()
 
     def strategy(self) -> PromptStrategy:
@@ -195,18 +177,14 @@ class DSIMethod(NeuralMethod):
             return length * self.document_vectors(corpus, progress=progress)
         asked = self.training_pairs(corpus, new=len(self.model_.rows) > 0)
         place = {document.docid: number for number, document in enumerate(corpus.documents)}
-        ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.max_tokens).ids
+        ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.encoding.max_tokens).ids
         vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
         return length * unit(mean_by_row(vectors, torch.tensor([place[one.docid] for one in asked]), 0, count))
 
     def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
         """The queries a corpus is learned from; of a new one perhaps without the annotated queries."""
         annotated = not new or self.new_corpus_queries == "gen+train"
-        return training_pairs_of(corpus, pseudo=self.pseudo_of_each(new=new), seed=self.seed, annotated=annotated)
-
-    def pseudo_of_each(self, *, new: bool) -> int:
-        """Pseudo-queries of each document, at most."""
-        return self.pseudo_queries
+        return training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
 
     def examples(self, asked: Sequence[TrainingPair]) -> Examples:
-        return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.max_tokens)
+        return tokenised(asked, self.model_.rows, self.tokenizer_, max_tokens=self.encoding.max_tokens)

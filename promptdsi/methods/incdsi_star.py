@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from promptdsi.methods.incdsi import IncDSI
+from promptdsi.methods.incdsi import ConvexOptions, IncDSI
 
 
 @dataclass(kw_only=True)
@@ -14,4 +14,4 @@ class IncDSIStar(IncDSI):
 
     name: ClassVar[str] = "incdsi*"
 
-    passes: int = 10
+    add_options: ConvexOptions = ConvexOptions(passes=10)

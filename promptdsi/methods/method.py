@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
+from promptdsi.methods.options import check_params, current_params, flatten_params, keywords_from, nest_params, params_of
 from promptdsi.progress import Progress, silent
 
 
@@ -34,9 +35,22 @@ class Method(ABC):
     rehearsal_free: ClassVar[bool]
     at_once: ClassVar[bool] = False  # a reference that learns all new corpora together, in one `add`
 
+    # Removed options a saved method was made with and that had an effect: it still searches, but cannot go on training as it was told.
+    retired_: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+
     def get_params(self) -> dict[str, Any]:
-        """The constructor's keywords: what a manifest stores and an experiment file says."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        """The constructor's keywords as a nested dictionary: what a manifest stores and `from_params` takes."""
+        return params_of(self) | ({"retired": self.retired_} if self.retired_ else {})
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self:
+        """A method from nested parameters, dotted ones or the flat names of earlier releases; what is not given has its default."""
+        defaults = flatten_params(params_of(cls()))
+        current = current_params(params, defaults)
+        retired = current.pop("retired", {})
+        method = cls(**keywords_from(cls, nest_params(check_params(cls.name, flatten_params(current), defaults))))
+        method.retired_ = retired
+        return method
 
     @abstractmethod
     def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
@@ -70,11 +84,6 @@ class Method(ABC):
     @abstractmethod
     def load(cls, folder: str | Path) -> Self:
         """Read what `save` wrote."""
-
-
-def keywords_of(params: dict[str, Any]) -> dict[str, Any]:
-    """Keywords as a constructor takes them, from JSON or TOML, which know lists but no tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in params.items()}
 
 
 def check_k(k: int) -> int:

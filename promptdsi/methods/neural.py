@@ -17,6 +17,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.method import Method, Result, check_k
+from promptdsi.methods.options import Encoding
 from promptdsi.methods.storage import load_method, save_method
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import DSI
@@ -30,9 +31,7 @@ class NeuralMethod(Method):
     """Learned state: `model_` (encoder, prompts and rows), `tokenizer_`, and how many documents were longer than may be read."""
 
     backbone: str = "minilm"
-    max_tokens: int = 32
-    document_tokens: int = 256
-    document_windows: int = 16
+    encoding: Encoding = Encoding()
     device: str = "auto"
     offline: bool = False
 
@@ -84,13 +83,13 @@ class NeuralMethod(Method):
     def encode(self, queries: Sequence[str], *, prompted: bool = True, progress: Progress = silent) -> Tensor:
         """Query vectors, ready to be scored: (n, D)."""
         queries = [queries] if isinstance(queries, str) else list(queries)
-        ids = self.tokenizer_.encode(queries, max_tokens=self.max_tokens).ids
+        ids = self.tokenizer_.encode(queries, max_tokens=self.encoding.max_tokens).ids
         return query_vectors(self.model_, ids, self.tokenizer_, prompted=prompted, progress=progress)
 
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
         """The unit vector of each document: (n, D)."""
         texts = [whole_text(document) for document in corpus.documents]
-        windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.document_tokens, most=self.document_windows)
+        windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.encoding.document_tokens, most=self.encoding.document_windows)
         return document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
 
     def save(self, folder: str | Path) -> None:

@@ -1,6 +1,6 @@
 """PromptDSI: frozen encoder, frozen old rows, new rows and a few prompts per corpus (the paper's method, any strategy).
 
-    method = PromptDSI(**PRESETS["best"]).fit(d0).add(d1)
+    method = PromptDSI.from_params(PRESETS["best"]).fit(d0).add(d1)
     method.search(["who wrote hamlet"], k=10)
 
 Keyword defaults are the paper's; `PRESETS["best"]` is what we recommend.
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
-from promptdsi.methods.dsi import BEST_D0, SCHEDULES, DSIMethod
+from promptdsi.errors import UsageError
+from promptdsi.methods.dsi import BEST_D0, DSIMethod
+from promptdsi.methods.options import SCHEDULES, RowOptions, Training
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import PREFIX_SPACES, SELECTIONS
 from promptdsi.model.prompts import PromptStrategy, make_strategy
@@ -27,20 +29,13 @@ from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import keep_states, selection_vectors
 from promptdsi.training.lengths import fitted_lengths
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_prompts, learn_rows
-from promptdsi.training.standins import find_stand_ins
 from promptdsi.training.topics import ENGINES, Topics, mine_topics
 from promptdsi.training.training import Plan, TrainingLog
 
 BEST: dict[str, Any] = BEST_D0 | {
     "prompts": "none",
-    "add_epochs": 10,
-    "add_lr": 1e-3,
-    "add_row_lr": 3e-3,
-    "add_schedule": "constant",
-    "hold_row_length": True,
-    "row_lengths": "fitted",
-    "new_row_length": 0.88,
-    "row_anchor": 3.0,
+    "add": {"epochs": 10, "lr": 1e-3, "row_lr": 3e-3, "schedule": "constant", "row_decay": 0.0, "row_init": "document"},
+    "rows": {"fix_row_norm": True, "row_norm": "fitted", "row_norm_scale": 0.88, "anchor_weight": 3.0},
 }
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
@@ -55,40 +50,27 @@ class PromptDSI(DSIMethod):
         "selection": SELECTIONS,
         "prefix_space": PREFIX_SPACES,
         "topic_engine": tuple(ENGINES),
-        "softmax_scope": ("all_seen", "new_only"),
-        "add_schedule": SCHEDULES,
-        "row_lengths": ("mean", "fitted"),
+        "add.schedule": SCHEDULES,
+        "rows.softmax_scope": ("all_seen", "new_only"),
+        "rows.row_norm": ("mean", "fitted"),
     }
     least: ClassVar[dict[str, float]] = DSIMethod.least | {
-        "add_epochs": 0,
-        "stand_ins": 0,
-        "add_lr": 0.0,
-        "add_row_lr": 0.0,
-        "add_pseudo_factor": 0,
-        "add_sharpness": 1e-6,
-        "new_row_length": 0.0,
-        "row_anchor": 0.0,
+        "add.batch_size": 1,
+        "add.epochs": 0,
+        "add.lr": 0.0,
+        "add.row_lr": 0.0,
+        "add.row_decay": 0.0,
+        "rows.row_norm_scale": 0.0,
+        "rows.anchor_weight": 0.0,
     }
 
     prompts: str = "s++"
     prompt_options: dict[str, Any] = field(default_factory=dict)
     selection: str = "single"
     prefix_space: str = "post"
-    softmax_scope: str = "all_seen"
     topic_engine: str = "kmeans"
-    add_epochs: int = 10
-    add_lr: float = 1e-4
-    add_row_lr: float = 1e-4
-    add_schedule: str = "epochs"
-    add_pseudo_factor: int = 1  # times pseudo_queries, of each new document
-    add_sharpness: float = 1.0  # times scale, in the softmax new corpora are learned with
-    hold_row_length: bool = False
-    row_lengths: str = "mean"  # of D0's rows; or fitted, what a row of D0 with such neighbours has
-    new_row_length: float = 1.0  # times that
-    row_anchor: float = 0.0
-    stand_ins: int = 0
-    stand_in_range: tuple[float, float] = (0.5, 0.9)
-    stand_in_weight: float = 1.0
+    add_options: Training = Training(epochs=10, lr=1e-4, row_lr=1e-4, schedule="epochs")
+    rows: RowOptions = RowOptions()
 
     topics_: Topics | None = field(init=False, repr=False, compare=False)
 
@@ -98,8 +80,10 @@ class PromptDSI(DSIMethod):
         Without `train` the rows are the documents' vectors, ready as soon as they are encoded; `tune` trains them later.
         Whatever goes wrong, Ctrl-C included, leaves the method as it was.
         """
+        if train:
+            self.check_trainable()
         before, blocks = {name: tensor.clone() for name, tensor in self.model_.strategy.state().items()}, len(self.model_.rows.blocks)
-        how = self.add_row_start if train else "document"
+        how = self.add_options.row_init if train else "document"
         try:
             start = self._sized(self.row_start(corpus, how, length=self.row_length_, progress=progress), how)
             self.model_.rows.grow([document.docid for document in corpus.documents], start)
@@ -115,16 +99,17 @@ class PromptDSI(DSIMethod):
 
     def _sized(self, start: Tensor, how: str) -> Tensor:
         """Starting rows (n, D) at the length the options ask for; random ones are left alone unless lengths are held."""
-        if how == "random" and not self.hold_row_length:
+        if how == "random" and not self.rows.fix_row_norm:
             return start
         rows = self.model_.rows.blocks[0].detach()  # D0's: later rows have lengths by rule, not by training
         lengths: Tensor | float = (
-            self.row_length_ if self.row_lengths == "mean" else fitted_lengths(rows, start, otherwise=self.row_length_)
+            self.row_length_ if self.rows.row_norm == "mean" else fitted_lengths(rows, start, otherwise=self.row_length_)
         )
-        return self.new_row_length * lengths * unit(start)
+        return self.rows.row_norm_scale * lengths * unit(start)
 
     def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         """Train the newest rows, which were added untrained, for the corpus they belong to."""
+        self.check_trainable()
         newest = self.model_.rows.docids[-len(self.model_.rows.blocks[-1]) :]
         if other := {document.docid for document in corpus.documents} - set(newest):
             raise ValueError(f"{min(other)!r} is not among the newest rows")
@@ -142,30 +127,35 @@ class PromptDSI(DSIMethod):
 
     def _train_newest(self, corpus: Corpus, progress: Progress) -> TrainingLog:
         examples = self.examples(self.training_pairs(corpus, new=True))
-        rates = Rates(0.0, self.add_row_lr, self.add_lr, 0.0, self.row_decay)
-        plan = Plan(self.add_epochs, self.batch_size, self.add_schedule, self.seed + len(self.logs_))
-        softmax = Softmax(self.scale * self.add_sharpness, self.softmax_scope)
+        options = self.add_options
+        rates = Rates(0.0, options.row_lr, options.lr, 0.0, options.row_decay)
+        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed + len(self.logs_))
+        softmax = Softmax(self.encoding.scale, self.rows.softmax_scope)
         if self.prompts == "none":
             return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
         kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
         self.model_.strategy.begin_corpus(kept.query)
         return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
 
-    def pseudo_of_each(self, *, new: bool) -> int:
-        return self.pseudo_queries * (self.add_pseudo_factor if new else 1)
+    def check_trainable(self) -> None:
+        """Refuse to train rows without an option that was removed and that all earlier rows were trained with."""
+        if self.retired_:
+            options = ", ".join(f"{name}={value}" for name, value in self.retired_.items())
+            raise UsageError(
+                f"made with {options}, which was removed: it can be searched and added to without training (fast), "
+                "but new rows cannot be trained; create it anew without that option"
+            )
 
     def retention(self) -> RetentionLoss:
-        """What keeps the old found while the newest rows learn."""
-        lowest, highest = self.stand_in_range
-        stand_ins = find_stand_ins(self.model_.rows, lowest=lowest, highest=highest) if self.stand_ins else None
-        return RetentionLoss(self.hold_row_length, self.row_anchor, stand_ins, self.stand_ins, self.stand_in_weight)
+        """What keeps old documents retrievable while the newest rows learn."""
+        return RetentionLoss(self.rows.fix_row_norm, self.rows.anchor_weight)
 
     def prompt_counts(self, queries: Sequence[str]) -> list[int] | None:
         """How many queries choose each prompt; None where prompts are not chosen (none, and CODA's weighted sum)."""
         strategy = self.model_.strategy
         if not len(strategy.prompts) or not strategy.chooses:
             return None
-        ids = self.tokenizer_.encode(list(queries), max_tokens=self.max_tokens).ids
+        ids = self.tokenizer_.encode(list(queries), max_tokens=self.encoding.max_tokens).ids
         chosen = strategy.select(selection_vectors(self.model_, ids, self.tokenizer_)).ids
         return torch.bincount(cast("Tensor", chosen), minlength=sum(len(block) for block in strategy.prompts)).tolist()
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.memory import Remembering
+from promptdsi.methods.options import RowOptions
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.model.rows import Rows
 from promptdsi.progress import Progress, silent
@@ -33,16 +34,23 @@ class OldQueries(NamedTuple):
         return self.vectors[which], self.targets[which].to(self.vectors.device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReplayRowOptions(RowOptions):
+    """Also how many old queries each step draws, and the weight of their loss."""
+
+    replay_size: int = 512
+    replay_weight: float = 1.0
+
+
 @dataclass(kw_only=True)
 class Rehearsal(Remembering, RowsOnly):
-    """Each step also draws `rehearsed` old queries, at `rehearsal_weight`: real ones, where others may only have stand-ins."""
+    """Each step also draws `rows.replay_size` old queries, weighted by `rows.replay_weight`."""
 
     name: ClassVar[str] = "rehearsal"
     rehearsal_free: ClassVar[bool] = False
-    least: ClassVar[dict[str, float]] = RowsOnly.least | {"rehearsed": 1, "rehearsal_weight": 0.0}
+    least: ClassVar[dict[str, float]] = RowsOnly.least | {"rows.replay_size": 1, "rows.replay_weight": 0.0}
 
-    rehearsed: int = 512
-    rehearsal_weight: float = 1.0
+    rows: ReplayRowOptions = ReplayRowOptions()
 
     # The encoder is frozen, so old queries are encoded once: vectors (n, D) and rows of `memory_`, made when first needed.
     _encoded: OldQueries | None = field(default=None, init=False, repr=False, compare=False)
@@ -56,7 +64,7 @@ class Rehearsal(Remembering, RowsOnly):
         fresh = self.examples(self.memory_[known:])
         if fresh.ids:
             self._encoded = OldQueries(query_vectors(self.model_, fresh.ids, self.tokenizer_), fresh.targets).behind(self._encoded)
-        return super().retention()._replace(replay=self._encoded, drawn=self.rehearsed, weight=self.rehearsal_weight)
+        return super().retention()._replace(replay=self._encoded, drawn=self.rows.replay_size, weight=self.rows.replay_weight)
 
     def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
         super().add(corpus, train=train, progress=progress)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
-from promptdsi.methods.method import keywords_of
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.devices import torch_device
@@ -47,7 +46,7 @@ class Learned(NamedTuple):
 
 def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind:
     """A method as it was: frozen, ready to search and to learn the next corpus."""
-    method = kind(**keywords_of(params))
+    method = kind.from_params(params)
     encoder = encoder_from(learned.config, learned.encoder)
     tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
     method.start(Backbone(method.backbone, encoder, tokenizer, learned.metadata.get("pooling", "mean")))
