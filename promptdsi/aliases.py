@@ -50,7 +50,7 @@ METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
 # Options that were removed, with the value that had no effect. Some mattered only together with another one.
 RETIRED_OPTIONS: dict[str, Any] = {
     "stand_ins": 0,
-    "stand_in_range": (0.5, 0.9),
+    "stand_in_range": [0.5, 0.9],
     "stand_in_weight": 1.0,
     "add_sharpness": 1.0,
     "add_pseudo_factor": 1,

@@ -19,7 +19,6 @@ PARAMS: dict[str, Any] = {
     "pseudo_queries": 1,
     "max_tokens": 24,
     "document_tokens": 48,
-    "stand_ins": 16,
     "batch_size": 32,
     "device": "cpu",
     "offline": True,

@@ -28,6 +28,7 @@ def main() -> None:
     from promptdsi.methods.dsi import BEST_D0
     from promptdsi.methods.incdsi import IncDSI
     from promptdsi.methods.joint import Joint
+    from promptdsi.methods.options import merge_params
     from promptdsi.methods.promptdsi import PRESETS
     from promptdsi.methods.rows import RowsOnly
 
@@ -38,8 +39,10 @@ def main() -> None:
         # The method an index holds has learned D0 already; the others begin from it.
         d0 = index.snapshot.method
         methods = {
-            "rows only, as `best`": RowsOnly(**(PRESETS["best"] | {"fit_epochs": 1}), **options).begin_from(d0, old),
-            "IncDSI's solver": IncDSI(**BEST_D0, **options).begin_from(d0, old),
+            "rows only, as `best`": RowsOnly.from_params(merge_params(PRESETS["best"], {"fit": {"epochs": 1}}, options)).begin_from(
+                d0, old
+            ),
+            "IncDSI's solver": IncDSI.from_params(BEST_D0 | options).begin_from(d0, old),
         }
         taken: dict[str, list[float]] = {name: [] for name in methods}
         for _ in range(ROUNDS):
@@ -48,7 +51,7 @@ def main() -> None:
                 started = time.perf_counter()
                 fresh.add(new)
                 taken[name].append(time.perf_counter() - started)
-        joint = Joint(**(BEST_D0 | {"add_epochs": 3}), **options).begin_from(d0, old)
+        joint = Joint.from_params(merge_params(BEST_D0, {"add": {"epochs": 3, "row_decay": 0.0}}, options)).begin_from(d0, old)
         started = time.perf_counter()
         joint.add(new)
         taken[LONG[0]] = [time.perf_counter() - started]

@@ -30,8 +30,9 @@ def main() -> None:
     rows = []
     for strategy in STRATEGIES:
         begun = {
-            how: PromptDSI(
-                prompts=strategy, selection=how, fit_epochs=0, fit_row_start="document", add_epochs=EPOCHS, device="cpu", offline=True
+            how: PromptDSI.from_params(
+                {"prompts": strategy, "selection": how, "fit": {"epochs": 0, "row_init": "document"}, "add": {"epochs": EPOCHS}}
+                | {"device": "cpu", "offline": True}
             ).fit(d0)
             for how in SELECTIONS
         }

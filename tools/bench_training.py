@@ -143,7 +143,7 @@ def plain_examples(rows: int) -> Examples:
 
 def rows_only(rows: int) -> float:
     """Seconds to train 60 new rows on 480 queries beside so many old rows, as `best` does; encoding the queries is counted too."""
-    method = PromptDSI(**PRESETS["best"], device="cpu", offline=True)
+    method = PromptDSI.from_params(PRESETS["best"] | {"device": "cpu", "offline": True})
     method.start(load_backbone("minilm", offline=True))
     model = method.model_
     corpus = build_stream("demo", Request(), new=0).corpora[0]
@@ -154,8 +154,9 @@ def rows_only(rows: int) -> float:
     here = {document.docid for document in documents}
     asked = [one for one in training_pairs_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
     examples = tokenised(asked, model.rows, method.tokenizer_, max_tokens=32)
-    rates = Rates(0.0, method.add_row_lr, 0.0, 0.0, method.row_decay)
-    plan = Plan(method.add_epochs, method.batch_size, method.add_schedule, 0)
+    options = method.add_options
+    rates = Rates(0.0, options.row_lr, 0.0, 0.0, options.row_decay)
+    plan = Plan(options.epochs, options.batch_size, options.schedule, 0)
     started = time.perf_counter()
     learn_rows(model, examples, method.tokenizer_, rates, plan, method.retention(), Softmax(model.scale))
     return time.perf_counter() - started

@@ -5,22 +5,29 @@ RESULTS/cells/promptdsi-s++-0-1a2b3c4d5e6f.json
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from promptdsi.aliases import METHOD_OPTIONS, RETIRED_OPTIONS
 from promptdsi.bench.written import FORMAT, CellRecord, Choices, D0Record, read_json
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.metrics import QueryRanks
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
+from promptdsi.methods.options import flatten_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.prompts import make_strategy
 
+# Fields of shared records that these methods do not use: no part of what names a record.
+NOT_RECORDED = {
+    "dense": ("pooling", "normalise", "scale", "dropout"),
+    "dpr": ("fit_row_lr", "fit_schedule", "fit_row_start", "encoder_decay", "row_decay"),
+}
 DAMAGED = "; delete it and run the experiment again"
 
 
@@ -90,28 +97,39 @@ def keywords(method: str, *given: dict[str, Any]) -> dict[str, Any]:
         preset = part.get("preset")
         if preset is not None and preset not in PRESETS:
             raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-        base = PRESETS[preset] if preset else {}
+        base = recorded_params(PRESETS[preset]) if preset else {}
         wanted |= {name: value for name, value in base.items() if name in known}
         wanted |= {name: value for name, value in part.items() if name != "preset"}
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
     if wanted.get("prompt_options"):
-        usual = make_strategy(wanted.get("prompts", default_of(known["prompts"]))).get_params()
+        usual = make_strategy(wanted.get("prompts", known["prompts"])).get_params()
         given_options = {name: plain(value) for name, value in wanted["prompt_options"].items()}
         wanted["prompt_options"] = {
             name: value for name, value in given_options.items() if name not in usual or value != plain(usual[name])
         }
-    return {name: plain(value) for name, value in sorted(wanted.items()) if plain(value) != plain(default_of(known[name]))}
+    return {name: plain(value) for name, value in sorted(wanted.items()) if plain(value) != plain(known[name])}
 
 
-def options_of(method: str) -> dict[str, dataclasses.Field[Any]]:
+def options_of(method: str) -> dict[str, Any]:
+    """The options of a method and their defaults, under the flat names that records are written with."""
     if method not in methods():
         raise UsageError(f"no method {method!r}; there are {', '.join(methods())}")
-    return {one.name: one for one in dataclasses.fields(methods()[method]) if one.init}
+    kind = methods()[method]
+    options = {name: value for name, value in recorded_params(kind().get_params()).items() if name not in NOT_RECORDED.get(method, ())}
+    return options | (RETIRED_OPTIONS if issubclass(kind, PromptDSI) else {})
 
 
-def default_of(option: dataclasses.Field[Any]) -> Any:
-    return option.default_factory() if option.default_factory is not dataclasses.MISSING else option.default
+def recorded_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested parameters under the flat names that records are written with.
+
+    Examples
+    --------
+    >>> recorded_params({"fit": {"epochs": 3, "batch_size": 8}, "add": {"batch_size": 8}, "seed": 0})
+    {'fit_epochs': 3, 'batch_size': 8, 'seed': 0}
+    """
+    names = {paths[0]: name for name, paths in METHOD_OPTIONS.items()}
+    return {names.get(path, path): value for path, value in flatten_params(params).items() if path in names or "." not in path}
 
 
 def plain(value: Any) -> Any:

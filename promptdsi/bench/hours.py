@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from promptdsi.bench.cells import D0, Cell, Results, default_of, options_of
+from promptdsi.bench.cells import D0, Cell, Results, options_of
 from promptdsi.bench.plan import Experiment, Setting
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
@@ -142,4 +142,4 @@ def work_of(cell: dict[str, Any], sizes: dict[str, int]) -> float:
 def _option(method: str, params: dict[str, Any], name: str) -> Any:
     """A keyword as given, or its default; 0 where the method has no such keyword."""
     known = options_of(method)
-    return params.get(name, default_of(known[name])) if name in known else 0
+    return params.get(name, known[name]) if name in known else 0

@@ -6,18 +6,15 @@ experiments/scales/squadx.toml   [setting.NAME] stream, D0, seeds; [run] which e
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from promptdsi.bench import reports
-from promptdsi.bench.cells import D0, Cell, Results, keywords, options_of
+from promptdsi.bench.cells import D0, Cell, Results, keywords, options_of, recorded_params
 from promptdsi.bench.written import ExperimentFile, ScaleFile, read_toml
 from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.discovery import modules_of
@@ -25,10 +22,9 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.method import keywords_of
 from promptdsi.methods.promptdsi import PRESETS
 
-OF_D0 = {one.name for one in dataclasses.fields(DSIMethod)}  # options that say how D0 is learned: a setting's, not a system's
+OF_D0 = options_of("rows").keys() & options_of("incdsi").keys()  # options that say how D0 is learned: a setting's, not a system's
 
 
 @dataclass(frozen=True)
@@ -206,13 +202,10 @@ def check_stream(spec: dict[str, Any]) -> None:
 
 def check_values(method: str, params: dict[str, Any]) -> None:
     """Whether a method could be made with these keywords, before hours are spent on what comes first."""
-    hints = get_type_hints(methods()[method])
-    for option, value in params.items():
-        try:
-            TypeAdapter(hints[option]).validate_python(value)
-        except ValidationError as error:
-            raise UsageError(f"{method}: {option}={value!r}: {error.errors()[0]['msg'].lower()}") from None
-    made = methods()[method](**keywords_of(params))
+    try:
+        made = methods()[method].from_params(params)
+    except UsageError as error:
+        raise UsageError(f"{method}: {error}") from None
     if isinstance(made, DSIMethod):
         made.check()
 
@@ -235,7 +228,7 @@ def split_preset(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]
     """What a system's preset says of the corpora after D0, and the system's own keywords."""
     if (name := params.get("preset")) is not None and name not in PRESETS:
         raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    preset = {option: value for option, value in PRESETS.get(name or "paper", {}).items() if option not in OF_D0}
+    preset = {option: value for option, value in recorded_params(PRESETS.get(name or "paper", {})).items() if option not in OF_D0}
     return preset, {option: value for option, value in params.items() if option != "preset"}
 
 

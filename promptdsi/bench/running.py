@@ -28,7 +28,7 @@ from promptdsi.files import atomic_write, sha256_of
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.method import Method, keywords_of
+from promptdsi.methods.method import Method
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
 from promptdsi.model.devices import torch_device
@@ -93,8 +93,8 @@ class Runner:
         stream = self.stream(cell.d0.stream, cell.split)
         kind: Any = methods()[cell.method]
         known = {"seed": cell.seed, "offline": self.offline}
-        has = {name for name in kind.__dataclass_fields__ if kind.__dataclass_fields__[name].init}
-        method: Method = kind(**keywords_of(cell.params), **{name: value for name, value in known.items() if name in has})
+        has = kind().get_params()
+        method: Method = kind.from_params(cell.params | {name: value for name, value in known.items() if name in has})
         protocol = Protocol(stream, cell.split, self.progress)
         d0 = self.d0(cell.d0) if isinstance(method, DSIMethod) else None  # outside: while D0 is learned its encoder changes
         with use_cache(self.known(d0[1]) if d0 and isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
@@ -174,7 +174,7 @@ class Runner:
             return found, kept["sha256"]
         self.say(f"learning D0 ({d0.file})")
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not asked test queries
-        method = RowsOnly(**keywords_of(d0.params), offline=self.offline)
+        method = RowsOnly.from_params(d0.params | {"offline": self.offline})
         started = time.perf_counter()
         method.fit(stream.corpora[0], checkpoint=self.results.work / f"{d0.file}.training", progress=self.progress)
         seconds = time.perf_counter() - started

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from promptdsi.index.index import Index
 
 # Two epochs on two pseudo-queries a document instead of three on five: as good on so small a corpus, and soon done.
-QUICK: dict[str, Any] = {"fit_epochs": 2, "pseudo_queries": 2}
+QUICK: dict[str, Any] = {"fit.epochs": 2, "pseudo_queries": 2}
 QUESTIONS = ("how do bats find their way in the dark", "why does the jet stream bend")  # answered in d0 and in d1
 MARK = "made by `promptdsi demo`; it may be deleted\n"
 

@@ -252,8 +252,8 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 
     Examples
     --------
-    >>> parse_settings(["fit_epochs=2", "prompt_options.top_k=3", "topic_engine=kmeans"])
-    {'fit_epochs': 2, 'prompt_options': {'top_k': 3}, 'topic_engine': 'kmeans'}
+    >>> parse_settings(["fit.epochs=2", "prompt_options.top_k=3", "topic_engine=kmeans"])
+    {'fit': {'epochs': 2}, 'prompt_options': {'top_k': 3}, 'topic_engine': 'kmeans'}
     """
     found: dict[str, Any] = {}
     for pair in pairs:

@@ -43,7 +43,8 @@ def search(
     for batch in _batches(queries):
         found = opened.search(batch, k=k, explain=explain)  # first, because it says what is wrong with a query
         if cut := snapshot.encoder.cut(batch):
-            say(f"{cut:,} queries are longer than {snapshot.manifest.params['max_tokens']} tokens; their ends were not read", quiet=quiet)
+            limit = snapshot.manifest.params["encoding"]["max_tokens"]
+            say(f"{cut:,} queries are longer than {limit} tokens; their ends were not read", quiet=quiet)
         for query, hits in zip(batch, found, strict=True):
             if json:
                 print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in hits]})

@@ -60,7 +60,7 @@ class TorchEncoder:
         import torch
 
         method = self.method
-        ids = method.tokenizer_.encode([query], max_tokens=method.max_tokens).ids
+        ids = method.tokenizer_.encode([query], max_tokens=method.encoding.max_tokens).ids
         with torch.no_grad():
             chosen = method.model_(method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)).selection
         if chosen.ids is None or chosen.prefix is None:
@@ -69,7 +69,7 @@ class TorchEncoder:
         return Chosen(chosen.prefix.cpu().numpy(), chosen.ids.cpu().numpy(), similarity, (chosen.ids == NO_PROMPT).cpu().numpy())
 
     def cut(self, queries: Sequence[str]) -> int:
-        return self.method.tokenizer_.encode(queries, max_tokens=self.method.max_tokens).cut
+        return self.method.tokenizer_.encode(queries, max_tokens=self.method.encoding.max_tokens).cut
 
 
 def check_engine(engine: str, device: str, manifest: Manifest) -> str:
@@ -105,7 +105,8 @@ def check_encoder(store: Store, manifest: Manifest) -> None:
     config = EncoderConfig(**manifest.config)
     check_weights(config, store.blobs.arrays(manifest.encoder))
     layers = manifest.params.get("prompt_options", {}).get("prompt_layers", PROMPT_LAYERS)
-    if manifest.params["max_tokens"] > config.max_tokens or (manifest.prompts and not all(1 <= one <= config.layers for one in layers)):
+    max_tokens = manifest.params["encoding"]["max_tokens"]
+    if max_tokens > config.max_tokens or (manifest.prompts and not all(1 <= one <= config.layers for one in layers)):
         raise ValueError("the method asks for more than the encoder has")
 
 
@@ -113,13 +114,13 @@ def open_encoder(store: Store, manifest: Manifest, method: Callable[[], PromptDS
     """The encoder of a generation; `method` is called only where torch is needed."""
     if engine == "torch":
         return TorchEncoder(method(), threads)
-    params = manifest.params
+    params, encoding = manifest.params, manifest.params["encoding"]
     options, config = params.get("prompt_options", {}), EncoderConfig(**manifest.config)
     held = {name: store.blobs.arrays(name) for name in set(manifest.prompts.values())}
     prompts = {name: held[blob][name] for name, blob in manifest.prompts.items()}
     pool = Pool(prompts, tuple(options.get("prompt_layers", PROMPT_LAYERS)), center=options.get("center", False))
     prompted = pool.layers if len(pool) else ()
-    firsts_only = params["pooling"] == "first"
+    firsts_only = encoding["pooling"] == "first"
     key = (manifest.encoder, config, prompted, firsts_only, threads or cores(), engine)
     layers = _layers.get(key)
     if layers is None:
@@ -130,9 +131,9 @@ def open_encoder(store: Store, manifest: Manifest, method: Callable[[], PromptDS
         layers,
         Tokenizer(store.blobs.text(manifest.tokenizer), config.pad_id),
         pool,
-        pooling=params["pooling"],
-        normalise=params["normalise"],
-        max_tokens=params["max_tokens"],
+        pooling=encoding["pooling"],
+        normalise=encoding["normalize"],
+        max_tokens=encoding["max_tokens"],
         two_pass=params.get("selection") == "two-pass",
         project=params.get("prefix_space") == "pre",
     )

@@ -90,11 +90,11 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
     _write(folder / "config.json", library_config(config))
     with atomic_write(folder / "tokenizer.json") as file:
         file.write(method.tokenizer_.json.encode("utf-8"))
-    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": method.max_tokens})
+    _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": method.encoding.max_tokens})
     docids = method.model_.rows.docids
     _write(folder / "docids.json", [docids[row] for row in live(snapshot)])
     _write(folder / "promptdsi.json", {"method": method.name, "generation": snapshot.manifest.number, "params": snapshot.manifest.params})
-    modules = ["Transformer", "Pooling", *(["Normalize"] if method.normalise else [])]
+    modules = ["Transformer", "Pooling", *(["Normalize"] if method.encoding.normalize else [])]
     paths = ["", "1_Pooling", "2_Normalize"]
     _write(
         folder / "modules.json",
@@ -103,9 +103,9 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
             for place, kind in enumerate(modules)
         ],
     )
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": method.max_tokens, "do_lower_case": False})
-    mode = {"word_embedding_dimension": config.width, "pooling_mode_mean_tokens": method.pooling == "mean"}
-    _write(folder / "1_Pooling" / "config.json", mode | {"pooling_mode_cls_token": method.pooling == "first"})
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": method.encoding.max_tokens, "do_lower_case": False})
+    mode = {"word_embedding_dimension": config.width, "pooling_mode_mean_tokens": method.encoding.pooling == "mean"}
+    _write(folder / "1_Pooling" / "config.json", mode | {"pooling_mode_cls_token": method.encoding.pooling == "first"})
     with atomic_write(folder / "README.md") as file:
         file.write(_card(snapshot).encode("utf-8"))
 
@@ -120,7 +120,7 @@ def _card(snapshot: Snapshot) -> str:
         if manifest.prompts
         else "No prompts: the encoder below gives exactly the index's query vectors."
     )
-    unit = ", unit length" if method.normalise else ""
+    unit = ", unit length" if method.encoding.normalize else ""
     return f"""---
 library_name: promptdsi
 pipeline_tag: sentence-similarity
@@ -130,8 +130,8 @@ tags: [differentiable-search-index, retrieval, continual-learning]
 # A differentiable search index
 
 Generation {manifest.number}, {manifest.documents:,} documents, width {method.model_.rows.width}, by promptdsi {manifest.written_by}.
-A query's vector ({method.pooling} over tokens{unit}; at most {method.max_tokens} tokens) is scored by inner product against
-`rows.safetensors`; row *i* belongs to entry *i* of `docids.json`. Ties: docid ascending.
+A query's vector ({method.encoding.pooling} over tokens{unit}; at most {method.encoding.max_tokens} tokens) is scored by inner product
+against `rows.safetensors`; row *i* belongs to entry *i* of `docids.json`. Ties: docid ascending.
 
 {prompts}
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.errors import DataError
 from promptdsi.index.results import CorpusSummary, IndexSummary
+from promptdsi.methods.options import current_params
 
 FORMAT = 1
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
@@ -113,7 +114,7 @@ class Manifest:
             prompts=self.params.get("prompts", "none"),
             backbone=self.params.get("backbone", ""),
             width=self.config["width"],
-            max_tokens=self.params["max_tokens"],
+            max_tokens=self.params["encoding"]["max_tokens"],
             store=self.store,
             format=self.format,
             params=self.params,
@@ -132,6 +133,7 @@ class Manifest:
     def read(cls, path: Path) -> Self:
         said = renamed(unsealed(path), MANIFEST)
         try:
+            said["params"] = current_params(said["params"])
             corpora = tuple(Entry(**entry) for entry in said.pop("corpora"))
             made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"]), "retired": tuple(said["retired"])})
         except (TypeError, KeyError) as error:

@@ -11,7 +11,6 @@ import contextlib
 import difflib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -269,51 +268,15 @@ def close_to(docid: str, known: Collection[str]) -> str:
 
 
 def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
-    """A method from a preset and parameters, nested or with dotted keys."""
+    """A method from a preset and parameters: nested, with dotted keys, or under the flat names of earlier releases."""
+    from promptdsi.methods.options import current_params, merge_params
     from promptdsi.methods.promptdsi import PRESETS
 
     if preset not in PRESETS:
         raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    kind = kind_of(name)
-    flat = _flat(params)
-    known = {field.name for field in fields(kind) if field.init}
-    if unknown := sorted(set(flat) - known):
-        hint = close_to(unknown[0], known) or f"; there are {', '.join(sorted(known))}"
-        raise UsageError(f"{name} has no parameter {unknown[0]!r}{hint}")
-    keywords = PRESETS[preset] | flat
-    for field in fields(kind):
-        if field.name in keywords:
-            keywords[field.name] = _fitting(field, keywords[field.name])
-    if name == "rows" and keywords.get("prompts", "none") != "none":
+    method = kind_of(name).from_params(merge_params(PRESETS[preset], current_params(params)))
+    if method.retired:
+        raise UsageError(f"{name} has no parameter {min(method.retired)!r} any more")
+    if name == "rows" and method.prompts != "none":
         raise UsageError("the method rows has no prompts; use --method promptdsi with --prompts")
-    return kind(**keywords)
-
-
-def _flat(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters under the flat names of the methods' keywords."""
-    flat: dict[str, Any] = {}
-    for key, value in params.items():
-        outer, _, inner = key.partition(".")
-        nested = {inner: value} if inner else value
-        if outer in ("fit", "add") and isinstance(nested, Mapping):
-            flat |= {f"{outer}_{name}": inner_value for name, inner_value in nested.items()}
-        elif outer in ("encoding", "rows") and isinstance(nested, Mapping):
-            flat |= nested
-        elif inner:
-            flat[outer] = flat.get(outer, {}) | {inner: value}
-        else:
-            flat[key] = value
-    return flat
-
-
-def _fitting(field: Field[Any], value: Any) -> Any:
-    """A value of the kind the parameter has by default: a number for a number, words for words."""
-    usual = field.default_factory() if field.default_factory is not MISSING else field.default
-    if isinstance(usual, float) and type(value) is int:
-        return float(value)
-    if isinstance(usual, tuple) and isinstance(value, list):
-        return tuple(value)
-    if type(value) is not type(usual):
-        kinds = {int: "a whole number", float: "a number", str: "a word", bool: "true or false", tuple: "a list", dict: "a table"}
-        raise UsageError(f"{field.name}={value!r}: expected {kinds[type(usual)]}, such as {usual!r}")
-    return value
+    return method

@@ -36,11 +36,11 @@ class Method(ABC):
     at_once: ClassVar[bool] = False  # a reference that learns all new corpora together, in one `add`
 
     # Removed options a saved method was made with and that had an effect: it still searches, but cannot go on training as it was told.
-    retired_: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
+    retired: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def get_params(self) -> dict[str, Any]:
         """The constructor's keywords as a nested dictionary: what a manifest stores and `from_params` takes."""
-        return params_of(self) | ({"retired": self.retired_} if self.retired_ else {})
+        return params_of(self) | ({"retired": self.retired} if self.retired else {})
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -49,7 +49,7 @@ class Method(ABC):
         current = current_params(params, defaults)
         retired = current.pop("retired", {})
         method = cls(**keywords_from(cls, nest_params(check_params(cls.name, flatten_params(current), defaults))))
-        method.retired_ = retired
+        method.retired = retired
         return method
 
     @abstractmethod

@@ -89,7 +89,9 @@ class NeuralMethod(Method):
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
         """The unit vector of each document: (n, D)."""
         texts = [whole_text(document) for document in corpus.documents]
-        windows, self.cut_documents_ = self.tokenizer_.windows(texts, size=self.encoding.document_tokens, most=self.encoding.document_windows)
+        windows, self.cut_documents_ = self.tokenizer_.windows(
+            texts, size=self.encoding.document_tokens, most=self.encoding.document_windows
+        )
         return document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
 
     def save(self, folder: str | Path) -> None:

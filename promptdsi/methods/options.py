@@ -123,19 +123,19 @@ def nest_params(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def current_params(params: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Nested parameters under present names, from nested, dotted or old flat ones; `known` are a method's dotted names.
+def current_params(params: Mapping[str, Any], known: Iterable[str] | None = None) -> dict[str, Any]:
+    """Nested parameters under present names, from nested, dotted or old flat ones; `known` limits them to a method's dotted names.
 
     An option that was removed is dropped where its value had no effect, and otherwise kept under "retired".
 
     Examples
     --------
-    >>> current_params({"fit_epochs": 3, "stand_ins": 0}, ["fit.epochs", "add.epochs"])
-    {'fit': {'epochs': 3}}
-    >>> current_params({"stand_ins": 16}, ["fit.epochs"])
+    >>> current_params({"batch_size": 32, "stand_ins": 0})
+    {'fit': {'batch_size': 32}, 'add': {'batch_size': 32}}
+    >>> current_params({"stand_ins": 16})
     {'retired': {'stand_ins': 16}}
     """
-    known = set(known)
+    known = None if known is None else set(known)
     current: dict[str, Any] = {}
     for name, value in params.items():
         if name in RETIRED_OPTIONS:
@@ -143,7 +143,8 @@ def current_params(params: Mapping[str, Any], known: Iterable[str]) -> dict[str,
             if value != RETIRED_OPTIONS[name] and (user is None or params.get(user, 0) != RETIRED_OPTIONS[user]):
                 current = merge_params(current, {"retired": {name: value}})
             continue
-        paths = [name] if name in known else [path for path in METHOD_OPTIONS.get(name, ()) if path in known]
+        present = known is not None and name in known
+        paths = [] if present else [path for path in METHOD_OPTIONS.get(name, ()) if known is None or path in known]
         current = merge_params(current, nest_params(dict.fromkeys(paths or [name], value)))
     return current
 

@@ -139,8 +139,8 @@ class PromptDSI(DSIMethod):
 
     def check_trainable(self) -> None:
         """Refuse to train rows without an option that was removed and that all earlier rows were trained with."""
-        if self.retired_:
-            options = ", ".join(f"{name}={value}" for name, value in self.retired_.items())
+        if self.retired:
+            options = ", ".join(f"{name}={value}" for name, value in self.retired.items())
             raise UsageError(
                 f"made with {options}, which was removed: it can be searched and added to without training (fast), "
                 "but new rows cannot be trained; create it anew without that option"

@@ -89,8 +89,7 @@ def test_a_cell_holds_the_ranks_a_user_would_see(folder: Path, results: Results,
     assert record is not None
     stream = runner.stream(cell.d0.stream, "test")
     d0, checksum = runner.d0(cell.d0)
-    method = IncDSI(**cell.params, offline=True).begin_from(d0, stream.corpora[0])
-    method.weight, method.margin_new, method.margin_old, method.ridge = record["searched"]["chosen"].values()
+    method = IncDSI.from_params(cell.params | record["searched"]["chosen"] | {"offline": True}).begin_from(d0, stream.corpora[0])
     for step, corpus in enumerate(stream.corpora):
         if step:
             method.add(corpus)

@@ -38,7 +38,7 @@ def results(tmp_path: Path) -> Results:
         (('split = "dev"', 'split = "train"'), "split: Input should be 'dev' or 'test'"),
         (('split = "dev"', "seeds = 3"), "seeds: Input should be a valid list"),
         (('split = "dev"', 'seeds = ["0"]'), r"seeds\.0: Input should be a valid integer"),
-        (("sweep = [0.9, 1.0]", 'sweep = ["long"]'), "system 'best': rows: new_row_length='long': input should be a valid number"),
+        (("sweep = [0.9, 1.0]", 'sweep = ["long"]'), "system 'best': rows: rows.row_norm_scale='long': expected a number, such as 1.0"),
         (('prompts = "s++"', 'prompts = "s--"'), "system 'S\\+\\+': no prompt strategy 's--'"),
         (('prompts = "s++"', "prompt_options = { layers = 2 }"), "system 'S\\+\\+': prompt strategy s\\+\\+"),
         (('prompts = "s++"', 'selection = "triple"'), "selection='triple' is none of single, "),
@@ -68,7 +68,7 @@ def test_a_mistake_in_an_experiment_is_named(folder: Path, change: tuple[str, st
         (("[setting.demo]\n", "[setting.demo]\nadd = { add_epoch = 1 }\n"), r"\[setting\.demo\]: no method has an option 'add_epoch'"),
         (("limit = 30", "limt = 30"), "stream has an unknown key 'limt'; known are source, "),
         (('source = "demo"', "sauce = 1"), "stream has an unknown key 'sauce'"),
-        (("fit_epochs = 1", "fit_epochs = 1.5"), "rows: fit_epochs=1.5: input should be a valid integer"),
+        (("fit_epochs = 1", "fit_epochs = 1.5"), "rows: fit.epochs=1.5: expected a whole number, such as 20"),
         (
             ("[setting.demo]\n", "[sweep.choose]\nNobody = [1]\n[setting.demo]\n"),
             r"\[sweep\.choose\] has 'Nobody', which is no system with a dial",

@@ -55,10 +55,10 @@ def test_adding_what_is_there_does_no_work_and_other_content_is_refused(place: P
 
 
 def test_queries_are_counted_as_they_were_learned(tmp_path: Path, corpora: list[Corpus], backbone: str) -> None:
-    index = small.create(tmp_path / "index", corpora[0], backbone, new_corpus_queries="gen", add_pseudo_factor=3)
+    index = small.create(tmp_path / "index", corpora[0], backbone, new_corpus_queries="gen")
     first = index.report
     assert first is not None and first.queries == len(corpora[0].pairs("train", kinds=("annotated",))) + len(corpora[0])
-    assert index.add(corpora[1]).queries == 3 * len(corpora[1])  # one span of each document of D0, three of a new one
+    assert index.add(corpora[1]).queries == len(corpora[1])  # one span of each new document, without its annotated queries
 
 
 def test_a_deleted_docid_may_be_added_again(place: Path, corpora: list[Corpus]) -> None:
@@ -242,7 +242,7 @@ def test_wrong_parameters_are_said_before_anything_is_made(corpora: list[Corpus]
         ({"method": "rehearsal"}, "an index cannot hold rehearsal: only promptdsi and rows"),
         ({"method": "magic"}, "no method 'magic'"),
         ({"preset": "worst"}, "no preset 'worst'; there are paper, best"),
-        ({"fit_epochs": "two"}, "fit_epochs='two': expected a whole number, such as 20"),
+        ({"fit_epochs": "two"}, "fit.epochs='two': expected a whole number, such as 20"),
         ({"epochs": 3}, "promptdsi has no parameter 'epochs'"),
         ({"method": "rows", "prompts": "l2p"}, "the method rows has no prompts"),
     ):

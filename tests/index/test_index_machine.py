@@ -68,7 +68,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @initialize(target=generations, batch=batches)
     def create(self, batch: dict[str, str]) -> int:
-        self.index = small.create(self.place, self.corpus(batch), self.backbone, fit_epochs=0, add_epochs=1, stand_ins=4)
+        self.index = small.create(self.place, self.corpus(batch), self.backbone, fit_epochs=0, add_epochs=1)
         return self.moved(State(batch, {}))
 
     @rule(target=generations, batch=batches, update=st.booleans(), fast=st.booleans())

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.methods.options import merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import load_backbone
 from promptdsi.training import stages, training
@@ -21,12 +22,8 @@ STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
 def main(output: Path, backbone: str) -> None:
     world = join()
     corpus = build_stream("demo", Request()).corpora[0]
-    method = PromptDSI(
-        **(
-            PRESETS["best"]
-            | {"dropout": 0.0, "fit_row_start": "random", "batch_size": BATCH, "device": "cpu", "document_tokens": 48, "max_tokens": 32}
-        )
-    )
+    changes = {"encoding": {"dropout": 0.0, "document_tokens": 48, "max_tokens": 32}, "fit": {"row_init": "random", "batch_size": BATCH}}
+    method = PromptDSI.from_params(merge_params(PRESETS["best"], changes, {"device": "cpu"}))
     method.start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method.row_start(corpus, "random", length=1.0))
     asked = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
