@@ -1,4 +1,4 @@
-"""A search index that lives in a model's weights and learns new documents without seeing the old ones again."""
+"""A search index in the weights of a model, which learns new documents without reading the old ones again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Corpus", "DataError", "Document", "Index", "Judgement", "PromptDSIEr
 
 
 def __getattr__(name: str) -> Any:
-    # The index brings numpy with it: imported when first asked for, so that reading data and --help stay light.
+    # The index imports numpy: imported on first use, so that reading data and --help stay fast.
     if name == "Index":
         from promptdsi.index.index import Index
 

@@ -1,4 +1,4 @@
-"""Find what a folder of the package offers by looking into it, so that a new file needs no list to be entered in."""
+"""Import the modules of a folder of the package, so that a new file needs no registration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import ModuleType
 
 
 def import_all(package: ModuleType) -> list[ModuleType]:
-    """Import every module of a package; classes it defines are then known to their base class."""
+    """Import every module of a package, which registers its classes with their base class."""
     return [importlib.import_module(f"{package.__name__}.{info.name}") for info in pkgutil.iter_modules(package.__path__)]
 
 
 def modules_of(package: ModuleType) -> dict[str, ModuleType]:
-    """Modules of a package by their `NAME`; modules without one are helpers."""
+    """Modules of a package by their `NAME`, sorted; modules without one are left out."""
     named = {name: module for module in import_all(package) if (name := getattr(module, "NAME", None))}
     return dict(sorted(named.items()))

@@ -1,4 +1,4 @@
-"""The errors a person can mend: each is one sentence that says what, where, and what to do.
+"""Errors that a user can fix: each is one sentence that says what, where, and what to do.
 
 The command line prints them without a traceback: `UsageError` ends with exit code 2, every other `PromptDSIError` with 1.
 """
@@ -9,19 +9,19 @@ from pathlib import Path
 
 
 class PromptDSIError(Exception):
-    """Something about the user's data, index or machine that the user can mend."""
+    """A problem with the user's data, index or machine."""
 
 
 class UsageError(PromptDSIError):
-    """The call itself makes no sense (exit code 2)."""
+    """The call itself is wrong (exit code 2)."""
 
 
 class OfflineError(PromptDSIError):
-    """Something has to be downloaded and may not or cannot be."""
+    """Something has to be downloaded and cannot be, or must not be."""
 
 
 class DataError(PromptDSIError):
-    """Data at fault, with its place.
+    """A problem in a file, with path, line and column.
 
     Examples
     --------
@@ -34,5 +34,5 @@ class DataError(PromptDSIError):
         super().__init__(problem)
 
     def __str__(self) -> str:
-        place = [str(self.path)] + [str(number) for number in (self.line, self.column) if number is not None]
-        return f"{':'.join(place)}: {self.problem}"
+        location = [str(self.path)] + [str(number) for number in (self.line, self.column) if number is not None]
+        return f"{':'.join(location)}: {self.problem}"

@@ -1,4 +1,4 @@
-"""Files that are never half written: atomic replacement, checksums, and the per-user cache for public things."""
+"""Durable file operations: atomic replacement, syncing, checksums; and the per-user cache of public data."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-# Asking for the umask means setting it, which no thread may see: once, at import.
+# The umask can only be read by setting it, which other threads would see: once, at import.
 UMASK = os.umask(0o077)
 os.umask(UMASK)
 
 
 def sha256_of(path: Path) -> str:
-    """Hex sha256 of a file, read in blocks."""
+    """The sha256 of a file as hex digits, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Errors of the system that do not say which file they are about (a full disk) say this one."""
+    """Add the path to system errors that do not name a file (a full disk)."""
     try:
         yield
     except OSError as error:
@@ -33,7 +33,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Make a file's content, or the names in a folder, survive power loss."""
+    """Sync a file's content, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         with naming(path):
@@ -44,7 +44,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Write `path` whole or not at all: a temporary file beside it, synced, then renamed over it."""
+    """Write `path` completely or not at all: to a temporary file beside it, synced, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -52,33 +52,33 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _give_name(Path(temporary), path)
+        _rename(Path(temporary), path)
     except BaseException:
         discard(Path(temporary))
         raise
 
 
 def discard(path: Path) -> None:
-    """Remove a temporary file, if it is still there."""
+    """Remove a temporary file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def adopt(temporary: Path, path: Path) -> None:
-    """Give a file that something else wrote its name, as durably as `atomic_write` would."""
+    """Sync and rename a file that other code wrote, as durably as `atomic_write`."""
     sync(temporary)
-    _give_name(temporary, path)
+    _rename(temporary, path)
 
 
-def _give_name(temporary: Path, path: Path) -> None:
-    # mkstemp makes private files; data files get what the user's umask grants, as open() would give.
+def _rename(temporary: Path, path: Path) -> None:
+    # mkstemp makes private files; data files get the permissions that open() would give.
     os.chmod(temporary, 0o666 & ~UMASK)
     os.replace(temporary, path)
     sync(path.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that survives power loss, with the parents it needs."""
+    """Make a folder and its parents, synced to disk."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> None:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Remove files for good: gone after power loss too."""
+    """Remove files and sync their folders to disk."""
     folders = set()
     for path in paths:
         os.unlink(path)
@@ -97,13 +97,13 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def user_cache() -> Path:
-    """The per-user cache. It holds public data sets and models only, never anything made from a user's data."""
-    if chosen := os.environ.get("PROMPTDSI_CACHE"):
-        return Path(chosen).expanduser()
+    """The per-user cache. It holds public data sets and models only, nothing derived from a user's data."""
+    if folder := os.environ.get("PROMPTDSI_CACHE"):
+        return Path(folder).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "promptdsi"
 
 
 def offline_by_environment() -> bool:
-    """Whether the environment forbids the network, in the Hugging Face libraries' own words."""
+    """Whether the environment forbids downloads, by the variable of the Hugging Face libraries."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in {"1", "true", "yes", "on"}

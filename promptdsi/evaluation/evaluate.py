@@ -1,4 +1,4 @@
-"""Ask a method the queries of a split, and keep what came out: exact ranks, and TREC run files."""
+"""Evaluate a method on the queries of a split: exact ranks, and TREC run files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from promptdsi.methods.method import Method, Result
 
 
 class EvalQuery(NamedTuple):
-    """A query and the documents that answer it, with how well each does."""
+    """A query and its relevant documents, with the gain of each."""
 
     queryid: str
     text: str
@@ -26,59 +26,59 @@ class EvalQuery(NamedTuple):
 
 
 class EvalResult(NamedTuple):
-    """Questions that could be asked, the ranks of their answers, and how many had no answer in the index."""
+    """The evaluated queries, the ranks of their relevant documents, and how many queries had none in the index."""
 
-    load_queries: list[EvalQuery]
+    queries: list[EvalQuery]
     query_ranks: list[QueryRanks]
     left_out: int
 
 
 def load_queries(corpus: Corpus, split: str) -> list[EvalQuery]:
-    """The annotated queries of a split in their order, with their answers."""
+    """The annotated queries of a split in order, with their relevant documents."""
     if split not in SPLITS:
         raise UsageError(f"no split {split!r}; there are {', '.join(SPLITS)}")
-    asked: dict[str, EvalQuery] = {}
+    queries: dict[str, EvalQuery] = {}
     by_id = {query.queryid: query for query in corpus.queries if query.kind == "annotated"}
     for judgement in corpus.qrels.get(split, ()):
         if judgement.score > 0 and judgement.queryid in by_id:
-            query = asked.setdefault(judgement.queryid, EvalQuery(judgement.queryid, by_id[judgement.queryid].text, {}))
+            query = queries.setdefault(judgement.queryid, EvalQuery(judgement.queryid, by_id[judgement.queryid].text, {}))
             query.relevant[judgement.docid] = float(judgement.score)
-    return list(asked.values())
+    return list(queries.values())
 
 
-def rank_queries(method: Method, asked: Sequence[EvalQuery], *, known: Callable[[str], bool] = lambda docid: True) -> EvalResult:
-    """Exact ranks of the answers. Questions none of whose answers is known (deleted, never added) are left out and counted."""
-    able = [one._replace(relevant={docid: gain for docid, gain in one.relevant.items() if known(docid)}) for one in asked]
-    able = [one for one in able if one.relevant]
-    flat = [(one.text, docid) for one in able for docid in one.relevant]
-    found = iter(method.ranks([text for text, _ in flat], [docid for _, docid in flat]).tolist())
-    query_ranks = [QueryRanks([next(found) for _ in one.relevant], list(one.relevant.values())) for one in able]
-    return EvalResult(able, query_ranks, len(asked) - len(able))
+def rank_queries(method: Method, queries: Sequence[EvalQuery], *, in_index: Callable[[str], bool] = lambda docid: True) -> EvalResult:
+    """Exact ranks of relevant documents. Queries with no relevant document in the index are left out and counted."""
+    live = [query._replace(relevant={docid: gain for docid, gain in query.relevant.items() if in_index(docid)}) for query in queries]
+    live = [query for query in live if query.relevant]
+    pairs = [(query.text, docid) for query in live for docid in query.relevant]
+    ranks = iter(method.ranks([text for text, _ in pairs], [docid for _, docid in pairs]).tolist())
+    query_ranks = [QueryRanks([next(ranks) for _ in query.relevant], list(query.relevant.values())) for query in live]
+    return EvalResult(live, query_ranks, len(queries) - len(live))
 
 
-def write_run(path: Path, asked: Sequence[EvalQuery], results: Sequence[Result], *, tag: str) -> None:
-    """A TREC run file. Scores fall strictly, in single precision too, so that other tools keep our order of ties."""
+def write_run(path: Path, queries: Sequence[EvalQuery], results: Sequence[Result], *, tag: str) -> None:
+    """Write a TREC run file. Scores decrease strictly, in single precision too, so that other tools keep our order of ties."""
     lines = []
-    for question, result in zip(asked, results, strict=True):
-        for rank, (docid, score) in enumerate(zip(result.docids, falling(result.scores), strict=True), 1):
-            for what in (question.queryid, docid):
-                if any(character.isspace() for character in what):
-                    raise DataError(f"cannot hold the id {what!r}: columns of a run file are set apart by white space", path=path)
-            lines.append(f"{question.queryid} Q0 {docid} {rank} {score:.9g} {tag}\n")
+    for query, result in zip(queries, results, strict=True):
+        for rank, (docid, score) in enumerate(zip(result.docids, strictly_decreasing(result.scores), strict=True), 1):
+            for identifier in (query.queryid, docid):
+                if any(character.isspace() for character in identifier):
+                    raise DataError(f"cannot hold the id {identifier!r}: columns of a run file are separated by white space", path=path)
+            lines.append(f"{query.queryid} Q0 {docid} {rank} {score:.9g} {tag}\n")
     with atomic_write(path) as file:
         file.write("".join(lines).encode("utf-8"))
 
 
-def falling(scores: Sequence[float]) -> NDArray[np.float32]:
-    """Scores made strictly decreasing by the smallest steps single precision has.
+def strictly_decreasing(scores: Sequence[float]) -> NDArray[np.float32]:
+    """Make scores strictly decreasing by the smallest steps of single precision.
 
     Examples
     --------
-    >>> bool((np.diff(falling([0.5, 0.5, 0.25])) < 0).all())
+    >>> bool((np.diff(strictly_decreasing([0.5, 0.5, 0.25])) < 0).all())
     True
     """
-    made = np.array(scores, dtype=np.float32)
-    for place in range(1, len(made)):
-        if made[place] >= made[place - 1]:
-            made[place] = np.nextafter(made[place - 1], np.float32(-np.inf))
-    return made
+    decreasing = np.array(scores, dtype=np.float32)
+    for position in range(1, len(decreasing)):
+        if decreasing[position] >= decreasing[position - 1]:
+            decreasing[position] = np.nextafter(decreasing[position - 1], np.float32(-np.inf))
+    return decreasing

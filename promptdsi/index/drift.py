@@ -31,7 +31,7 @@ def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: s
     asked = [one for one in probes if not shared.isdisjoint(one.relevant)]
     if not asked:
         return None
-    old, new = (rank_queries(method, asked, known=shared.__contains__) for method in (before, after))
+    old, new = (rank_queries(method, asked, in_index=shared.__contains__) for method in (before, after))
     hits = [float(values("Hits@10", one.query_ranks).mean()) for one in (old, new)]
     return Drift(hits[0], hits[1], len(asked))
 

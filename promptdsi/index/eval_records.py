@@ -20,15 +20,15 @@ from promptdsi.index.store import Store
 def evaluate_split(snapshot: Snapshot, corpus: Corpus, split: str, run: Path | None, run_k: int) -> EvalResult:
     """Exact ranks of the relevant documents of a split's queries; `run` is a TREC run file to write."""
     queries = load_queries(corpus, split)
-    result = rank_queries(snapshot.method, queries, known=lambda docid: snapshot.live(docid) is not None)
+    result = rank_queries(snapshot.method, queries, in_index=lambda docid: snapshot.live(docid) is not None)
     if not result.query_ranks:
         what = f"has no annotated {split} queries" if not queries else f"has no {split} query whose document is in the index"
         raise DataError(f"the corpus {corpus.name} {what}", path=snapshot.store.folder)
     if run is not None:
         if not run.parent.is_dir():
             raise DataError("is no folder to write a run file to", path=run.parent)
-        texts = [query.text for query in result.load_queries]
-        write_run(run, result.load_queries, snapshot.method.search(texts, k=run_k), tag="promptdsi")
+        texts = [query.text for query in result.queries]
+        write_run(run, result.queries, snapshot.method.search(texts, k=run_k), tag="promptdsi")
     return result
 
 

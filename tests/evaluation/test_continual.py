@@ -1,4 +1,4 @@
-"""P[t][i] and what is computed from it, on matrices small enough to do by hand (METHOD 1.4, R30)."""
+"""P[t][i] and what is computed from it, on matrices small enough to do by hand."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     covered = 0
     for _ in range(100):
         hits = rng.random(150) < 0.7
-        found = estimate(Matrix({0: [queries(*np.where(hits, 1, 99).tolist())]}).entry("Hits@1", 0, 0))
-        covered += found.low <= 0.7 <= found.high
+        interval = estimate(Matrix({0: [queries(*np.where(hits, 1, 99).tolist())]}).entry("Hits@1", 0, 0))
+        covered += interval.low <= 0.7 <= interval.high
     assert 88 <= covered <= 100
 
 
@@ -78,21 +78,21 @@ def test_a_comparison_is_paired() -> None:
     ranks = np.where(rng.random(400) < 0.5, 1, 99)
     better = ranks.copy()
     better[np.flatnonzero(ranks == 99)[:8]] = 1
-    one, other = (Matrix({0: [queries(1)], 1: [queries(1), queries(*each.tolist())]}) for each in (better, ranks))
-    found = compare([one], [other], Matrix.average, "Hits@1", corpora=[1])
-    assert found.difference.value == pytest.approx(8 / 400)
-    assert found.difference.low > 0 and found.p < 0.02 and found.verdict == "better"
-    assert compare([other], [one], Matrix.average, "Hits@1", corpora=[1]).verdict == "worse"
-    same = compare([one], [one], Matrix.average, "Hits@1", corpora=[1])
+    first, second = (Matrix({0: [queries(1)], 1: [queries(1), queries(*each.tolist())]}) for each in (better, ranks))
+    comparison = compare([first], [second], Matrix.average, "Hits@1", corpora=[1])
+    assert comparison.difference.value == pytest.approx(8 / 400)
+    assert comparison.difference.low > 0 and comparison.p < 0.02 and comparison.verdict == "better"
+    assert compare([second], [first], Matrix.average, "Hits@1", corpora=[1]).verdict == "worse"
+    same = compare([first], [first], Matrix.average, "Hits@1", corpora=[1])
     assert same.difference == (0, 0, 0) and same.p == 1.0 and same.verdict == "no difference shown"
-    alone = estimate(one.average("Hits@1"))
-    assert alone.low < value(other.average("Hits@1")) < alone.high
+    alone = estimate(first.average("Hits@1"))
+    assert alone.low < value(second.average("Hits@1")) < alone.high
 
 
 def test_seeds_are_averaged_before_they_are_compared() -> None:
-    one = [Matrix({0: [queries(1)], 1: [queries(1), queries(*ranks)]}) for ranks in ([1, 1, 2, 2], [1, 2, 2, 2])]
-    other = [Matrix({0: [queries(1)], 1: [queries(1), queries(2, 2, 2, 2)]})]
-    assert compare(one, other, Matrix.average, "Hits@1", corpora=[1]).difference.value == pytest.approx(0.375)
+    first = [Matrix({0: [queries(1)], 1: [queries(1), queries(*ranks)]}) for ranks in ([1, 1, 2, 2], [1, 2, 2, 2])]
+    second = [Matrix({0: [queries(1)], 1: [queries(1), queries(2, 2, 2, 2)]})]
+    assert compare(first, second, Matrix.average, "Hits@1", corpora=[1]).difference.value == pytest.approx(0.375)
 
 
 def test_an_interval_knows_that_other_seeds_would_differ() -> None:
@@ -103,10 +103,10 @@ def test_an_interval_knows_that_other_seeds_would_differ() -> None:
         ranks = [np.where(rng.permutation(300) < 300 * share, 1, 99).tolist() for share in shares]
         return [Matrix({0: [queries(1)], 1: [queries(1), queries(*each)]}) for each in ranks]
 
-    one, other = runs([0.50, 0.60, 0.70]), runs([0.48, 0.70, 0.44])
-    apart = compare(one, other, Matrix.average, "Hits@1", corpora=[1]).difference
+    first, second = runs([0.50, 0.60, 0.70]), runs([0.48, 0.70, 0.44])
+    apart = compare(first, second, Matrix.average, "Hits@1", corpora=[1]).difference
     assert apart.value == pytest.approx(0.06) and apart.low < 0 < apart.high
-    alone = compare(one[1:2], other[2:], Matrix.average, "Hits@1", corpora=[1]).difference
+    alone = compare(first[1:2], second[2:], Matrix.average, "Hits@1", corpora=[1]).difference
     assert alone.low > 0  # one seed each: the interval is about these two runs
     steady = compare(runs([0.7, 0.7, 0.7]), runs([0.5, 0.5, 0.5]), Matrix.average, "Hits@1", corpora=[1]).difference
     assert steady.low > 0
@@ -117,8 +117,8 @@ def test_a_difference_that_is_zero_on_paper_makes_no_verdict() -> None:
 
     assert Compared(Estimate(-0.005, -0.01, -6e-17), 0.07).verdict == "no difference shown"
     # hits are counted in whole numbers: a resample that draws as many of each is exactly equal
-    one, other = (Matrix({0: [queries(*ranks)]}) for ranks in ([1, 99] * 150, [99, 1] * 150))
-    assert (np.abs(one.entry("Hits@1", 0, 0) + other.entry("Hits@1", 0, 0) - 1) < 1e-15).all()
+    first, second = (Matrix({0: [queries(*ranks)]}) for ranks in ([1, 99] * 150, [99, 1] * 150))
+    assert (np.abs(first.entry("Hits@1", 0, 0) + second.entry("Hits@1", 0, 0) - 1) < 1e-15).all()
 
 
 def test_sign_flips_agree_with_counting_all_of_them() -> None:
