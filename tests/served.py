@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import uvicorn
 
+from promptdsi.serving.access import Access
 from promptdsi.serving.app import create_app
-from promptdsi.serving.running import bound, configured
-from promptdsi.serving.tokens import Access
+from promptdsi.serving.server import listen, uvicorn_config
 
 READ, WRITE = "a-token-that-reads", "a-token-that-writes"
 WRITABLE = Access(write=WRITE, allow_write=True)
@@ -54,12 +54,13 @@ class Served:
 def serving(path: Path, **options: Any) -> Iterator[Served]:
     """Serve an index from a thread, until the block ends."""
     options.setdefault("access", WRITABLE)
+    before = set(threading.enumerate())
     app = create_app(path, device="cpu", **options)
-    server = uvicorn.Server(configured(app, seconds=5))
-    own = bound("127.0.0.1", 0)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+    server = uvicorn.Server(uvicorn_config(app, drain_seconds=5))
+    listener = listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    url = f"http://127.0.0.1:{own.getsockname()[1]}"
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
         with httpx.Client(base_url=url, headers=HEADERS, timeout=30) as client:
             ready(client)
@@ -67,8 +68,15 @@ def serving(path: Path, **options: Any) -> Iterator[Served]:
     finally:
         server.should_exit = True
         thread.join(20)
-        own.close()
+        listener.close()
         assert not thread.is_alive()
+        assert threads_since(before) == []
+
+
+def threads_since(before: set[threading.Thread]) -> list[str]:
+    """Names of our threads started since then and still alive; the search helpers of the engine serve the whole process and stay."""
+    names = [thread.name for thread in set(threading.enumerate()) - before]
+    return [name for name in names if name.startswith("promptdsi-") and not name.startswith("promptdsi-search")]
 
 
 def ready(client: httpx.Client, seconds: float = 60) -> None:
@@ -104,8 +112,8 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def spoken(server: Served, raw: bytes, seconds: float = 10) -> bytes:
-    """What the server answers to bytes of ours, until it closes the connection."""
+def exchange(server: Served, raw: bytes, seconds: float = 10) -> bytes:
+    """Send raw bytes and return the server's response, until it closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
         connection.sendall(raw)
         answer = b""

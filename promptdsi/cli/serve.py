@@ -35,16 +35,16 @@ def serve(
     # A thread that waits must not burn a core that somebody else needs: set before anything loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from promptdsi.index.index import Index
-    from promptdsi.serving.app import LOCAL, create_app
-    from promptdsi.serving.guard import name_of
-    from promptdsi.serving.running import run
-    from promptdsi.serving.tokens import LOOPBACK, access_for
+    from promptdsi.serving.access import LOOPBACK, access_for
+    from promptdsi.serving.app import LOCAL_HOSTS, create_app
+    from promptdsi.serving.middleware import host_name
+    from promptdsi.serving.server import run
 
     host = host.strip("[]")
     Index.open(index, check=False, engine=engine, device=device)  # one sentence now if there is no index, or the engine does not fit
     access = access_for(host, allow_write=allow_write, token_file=token_file)
-    own = frozenset(name_of(name) for name in (host, *(allow_host or ())))
-    hosts = LOCAL | own if LOOPBACK.fullmatch(host) else None
+    own = frozenset(host_name(name) for name in (host, *(allow_host or ())))
+    hosts = LOCAL_HOSTS | own if LOOPBACK.fullmatch(host) else None
     app = create_app(index, access=access, hosts=hosts, engine=engine, device=device, threads=threads)
 
     def listening(url: str) -> None:
@@ -52,13 +52,13 @@ def serve(
         # A token nobody is told is of no use: it is printed even if nothing else is.
         say(f"{index} on {url}/" + (f"#token={made_up}" if made_up else "") + "   (Ctrl-C ends it)", quiet=quiet and not made_up)
 
-    run(app, host, port, seconds=SECONDS_TO_DRAIN, listening=listening)
+    run(app, host, port, drain_seconds=SECONDS_TO_DRAIN, on_listening=listening)
 
 
 def mcp(index: IndexPath, engine: Engine = "auto", device: Device = "auto", threads: Threads = None) -> None:
     """Serve search and get over standard input and output, as an MCP server; read only."""
     try:
-        from promptdsi.serving.assistant import create_server
+        from promptdsi.serving.mcp import create_server
     except ImportError as error:
         raise PromptDSIError(f"promptdsi mcp needs {error.name}: pip install 'promptdsi[mcp]'") from None
     create_server(index, engine=engine, device=device, threads=threads).run()

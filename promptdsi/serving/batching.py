@@ -1,6 +1,6 @@
-"""Requests that arrive together are answered together: one pass through the encoder, one over the rows.
+"""Searches that arrive at the same time are computed in one batch: one pass through the encoder, one over the rows.
 
-Whatever has arrived while the last batch was computed is the next one. A client that asks alone never waits for company.
+A batch is whatever arrived while the one before was computed, so a client that searches alone never waits for others.
 """
 
 from __future__ import annotations
@@ -8,110 +8,120 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from promptdsi.index.hits import Hit, Stopped, Wanted, answer
-from promptdsi.index.snapshot import Snapshot
-from promptdsi.serving.aside import Aside
-from promptdsi.serving.errors import APIError, overloaded
+from promptdsi.index.index import Index
+from promptdsi.index.results import SearchRequest, SearchResult, SearchStopped
+from promptdsi.serving.error_responses import APIError, overloaded
+from promptdsi.serving.worker import Worker
 
-TOGETHER = 256  # of work in one batch: a query with ten hits is one, each explanation as much as some more
-EXPLAINED = 16
-WAITING = 1024  # queries that may wait; twice as many may when they come a few at a time
+BATCH_COST = 256  # of one batch: a query with ten hits costs 1
+EXPLAIN_COST = 16  # times as much as the same query without explanations
+MAX_WAITING = 1024  # queries in the queue; twice as many for requests of a few
 FEW = 8
-LINGER = 0.002  # seconds: when several asked together, their next questions come together too, if one waits for them
-LONG = 0.25  # seconds a query may wait for the batch before it
-PATIENCE = 30.0  # seconds a request waits for its answer
-Answers = list[list[Hit]]
+SECONDS_TO_GATHER = 0.002  # clients that were answered in one batch send their next queries together, if one waits for them
+SECONDS_TO_RELIEF = 0.25  # a query may wait for the batch before it
+SECONDS_TO_ANSWER = 30.0
 
 
-class Piece(NamedTuple):
-    """As many queries of one request as are answered at once."""
+@dataclass(frozen=True)
+class PendingSearch:
+    """Queries of one request that wait to be computed together."""
 
-    snapshot: Snapshot
-    wanted: Sequence[Wanted]
-    answers: asyncio.Future[Answers]
+    index: Index
+    requests: Sequence[SearchRequest]
+    results: asyncio.Future[list[SearchResult]]
     since: float  # when it was put into the queue
 
 
 class Batcher:
-    """Requests stand in a bounded queue; a worker takes batches from it and computes one at a time, with every thread there is. Where
-    one takes long, a second worker answers beside it what has waited.
+    """A bounded queue of searches, and the two workers that compute them batch by batch.
 
-    A large request is cut into pieces and stands in the queue with one at a time, so that small ones pass between them.
+    The second worker takes over what has waited while a batch takes long. A large request is split and stands in the queue with
+    one part at a time, so that small requests pass between its parts.
     """
 
-    def __init__(self, *, together: int = TOGETHER, waiting: int = WAITING, patience: float = PATIENCE) -> None:
-        self.together, self.waiting, self.patience = together, waiting, patience
-        self.depth = 0  # queries that wait or are being answered
-        self.observe: Callable[[int], None] = lambda size: None  # is told the size of every batch
-        self._queue: deque[Piece] = deque()
+    def __init__(self, *, batch_cost: int = BATCH_COST, max_waiting: int = MAX_WAITING, seconds: float = SECONDS_TO_ANSWER) -> None:
+        self.batch_cost, self.max_waiting, self.seconds = batch_cost, max_waiting, seconds
+        self.depth = 0  # queries that wait or are being computed
+        self.observe: Callable[[int], None] = lambda size: None  # called with the size of every batch
+        self._queue: deque[PendingSearch] = deque()
         self._arrived = asyncio.Event()
+        self._main, self._relief = Worker("serve-search"), Worker("serve-relief")
 
-    async def rank_queries(self, snapshot: Snapshot, wanted: Sequence[Wanted]) -> Answers:
-        """The answers to a request's queries; refused at once where too many wait already."""
-        if self.depth and self.depth + len(wanted) > self.waiting * (2 if len(wanted) <= FEW else 1):
+    async def search(self, index: Index, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+        """The results of a request's queries; refused at once where too many wait already."""
+        if self.depth and self.depth + len(requests) > self.max_waiting * (2 if len(requests) <= FEW else 1):
             raise overloaded("too many queries are waiting")
-        self.depth += len(wanted)
-        answers: Answers = []
+        self.depth += len(requests)
+        size = max(1, self.batch_cost // max(map(cost, requests)))
+        loop, results = asyncio.get_running_loop(), list[SearchResult]()
         try:
-            async with asyncio.timeout(self.patience):
-                while len(answers) < len(wanted):
-                    loop, share = asyncio.get_running_loop(), wanted[len(answers) :][: self._share(wanted)]
-                    piece = Piece(snapshot, share, loop.create_future(), loop.time())
-                    self._queue.append(piece)
+            async with asyncio.timeout(self.seconds):
+                for first in range(0, len(requests), size):
+                    pending = PendingSearch(index, requests[first : first + size], loop.create_future(), loop.time())
+                    self._queue.append(pending)
                     self._arrived.set()
-                    answers += await piece.answers
+                    results += await pending.results
         except TimeoutError:
             raise APIError(503, "timeout", "the search took too long", "try again, or ask for less at once") from None
         finally:
-            self.depth -= len(wanted)
-        return answers
-
-    def _share(self, wanted: Sequence[Wanted]) -> int:
-        """How many queries of a request are one piece."""
-        return max(1, self.together // max(work(one) for one in wanted))
+            self.depth -= len(requests)
+        return results
 
     async def run(self) -> None:
-        """Answer for as long as the server lives."""
+        """Compute batches until cancelled."""
+        self._main.start()
+        self._relief.start()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._work(Aside("search")))
-            group.create_task(self._relieve(Aside("relief")))
+            group.create_task(self._run_main())
+            group.create_task(self._run_relief())
 
-    async def _work(self, thread: Aside) -> None:
-        together = 0
+    async def close(self) -> None:
+        for pending in self._queue:
+            pending.results.cancel()
+        await asyncio.gather(self._main.close(), self._relief.close())
+
+    async def _run_main(self) -> None:
+        clients = 0
         while True:
             await self._arrived.wait()
-            if together > 1:
-                await asyncio.sleep(LINGER)
-            together = await self._answer_next(thread)
+            if clients > 1:
+                await asyncio.sleep(SECONDS_TO_GATHER)
+            clients = await self._compute_next(self._main)
 
-    async def _relieve(self, thread: Aside) -> None:
+    async def _run_relief(self) -> None:
         while True:
             await self._arrived.wait()
-            await asyncio.sleep(LONG)
-            if self._queue and asyncio.get_running_loop().time() - self._queue[0].since >= LONG:
-                await self._answer_next(thread)
+            await asyncio.sleep(SECONDS_TO_RELIEF)
+            if self._queue and asyncio.get_running_loop().time() - self._queue[0].since >= SECONDS_TO_RELIEF:
+                await self._compute_next(self._relief)
 
-    async def _answer_next(self, thread: Aside) -> int:
-        """Answer a batch; return how many asked for it."""
-        batch = self._next()
+    async def _compute_next(self, worker: Worker) -> int:
+        """Compute a batch; return how many requests took part."""
+        batch = self._take()
         if batch:
-            self.observe(sum(len(piece.wanted) for piece in batch))
-            settle(batch, await thread.do(answered, batch))
+            self.observe(sum(len(pending.requests) for pending in batch))
+            for pending, outcome in zip(batch, await worker.run(compute, batch), strict=True):
+                if pending.results.done():
+                    continue  # the client has disconnected meanwhile
+                if isinstance(outcome, Exception):
+                    pending.results.set_exception(outcome)
+                else:
+                    pending.results.set_result(outcome)
         return len(batch)
 
-    def _next(self) -> list[Piece]:
-        """What stands first in the queue and asks the same generation; pieces whose client has gone are dropped."""
-        batch: list[Piece] = []
-        size = 0
+    def _take(self) -> list[PendingSearch]:
+        """The first searches of the queue that are for the same generation; those of disconnected clients are dropped."""
+        batch: list[PendingSearch] = []
+        total = 0
         while self._queue:
             first = self._queue[0]
-            if first.answers.done():
+            if first.results.done():
                 self._queue.popleft()
                 continue
-            size += sum(work(one) for one in first.wanted)
-            if batch and (first.snapshot is not batch[0].snapshot or size > self.together):
+            total += sum(map(cost, first.requests))
+            if batch and (first.index is not batch[0].index or total > self.batch_cost):
                 break
             batch.append(self._queue.popleft())
         if not self._queue:
@@ -119,34 +129,18 @@ class Batcher:
         return batch
 
 
-def work(wanted: Wanted) -> int:
-    """How much a query asks for, in queries with ten hits."""
-    return (EXPLAINED if wanted.explain else 1) * max(1, wanted.k // 10)
+def cost(request: SearchRequest) -> int:
+    """The cost of a search, in queries with ten hits."""
+    return (EXPLAIN_COST if request.explain else 1) * max(1, request.k // 10)
 
 
-def answered(batch: Sequence[Piece]) -> list[Answers | Exception]:
-    """The answers of each piece. If the batch fails, each is tried alone, so that one cannot spoil the others."""
-    wanted = [one for piece in batch for one in piece.wanted]
+def compute(batch: Sequence[PendingSearch]) -> list[list[SearchResult] | Exception]:
+    """The results of each search. If the batch fails, each is computed alone, so that one cannot fail the others."""
+    requests = [request for pending in batch for request in pending.requests]
     try:
-        found = answer(batch[0].snapshot, wanted, stop=lambda: all(piece.answers.done() for piece in batch))
-    except Stopped as error:  # every client has gone
+        results = iter(batch[0].index.search_batch(requests, stop=lambda: all(pending.results.done() for pending in batch)))
+    except SearchStopped as error:  # every client has disconnected
         return [error] * len(batch)
     except Exception as error:
-        if len(batch) == 1:
-            return [error]
-        return [answered([piece])[0] for piece in batch]
-    given: list[Answers | Exception] = []
-    for piece in batch:
-        given.append(found[: len(piece.wanted)])
-        found = found[len(piece.wanted) :]
-    return given
-
-
-def settle(batch: Sequence[Piece], given: Sequence[Answers | Exception]) -> None:
-    for piece, result in zip(batch, given, strict=True):
-        if piece.answers.done():
-            continue  # the client has gone meanwhile
-        if isinstance(result, Exception):
-            piece.answers.set_exception(result)
-        else:
-            piece.answers.set_result(result)
+        return [error] if len(batch) == 1 else [compute([pending])[0] for pending in batch]
+    return [[next(results) for _ in pending.requests] for pending in batch]

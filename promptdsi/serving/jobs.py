@@ -1,4 +1,4 @@
-"""Adding documents takes a while: a job is begun, watched, and ends with a report or an error. One runs at a time."""
+"""Adding documents takes a while: a job is started, polled, and ends with a report or an error. One runs at a time."""
 
 from __future__ import annotations
 
@@ -10,138 +10,135 @@ import secrets
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from promptdsi.corpus.records import Document
-from promptdsi.index.store import Store
-from promptdsi.serving.errors import overloaded
+from pydantic import PrivateAttr
 
-WAITING = 4  # jobs that may wait behind the one that runs
-KEPT = 20  # jobs that are remembered once they have ended
-SECONDS_TO_STOP = 3.0  # then it is killed, which harms an index as little
-LINE = 1 << 20  # bytes a line of a worker may have
+from promptdsi.corpus.records import Document
+from promptdsi.serving.error_responses import overloaded
+from promptdsi.serving.live_index import LiveIndex
+from promptdsi.serving.schemas import ErrorDetail, JobResponse
+
+MAX_WAITING = 4  # jobs behind the one that runs
+MAX_ENDED = 20  # jobs that are still listed after their end
+SECONDS_TO_STOP = 3.0  # after SIGTERM; then the process is killed, which leaves the index as it was too
+MAX_LINE = 1 << 20  # bytes of one line from the process
 log = logging.getLogger("promptdsi.serving")
 
 
-@dataclass
-class Job:
-    """One corpus on its way into the index."""
+class Job(JobResponse):
+    """The adding of one corpus."""
 
-    corpus: str
-    documents: int
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
-    state: str = "waiting"  # running, done, failed
-    stage: str | None = None
-    done: int | None = None
-    total: int | None = None
-    unit: str | None = None
-    report: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    began: float = field(default_factory=time.monotonic)
-    ended: float | None = None
+    _started: float = PrivateAttr(default_factory=time.monotonic)
 
     @property
-    def over(self) -> bool:
-        return self.state in ("done", "failed")
+    def open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.state in ("waiting", "running")
 
-    def to_json(self) -> dict[str, Any]:
-        names = ("id", "state", "corpus", "documents", "stage", "done", "total", "unit", "report", "error")
-        seconds = (self.ended or time.monotonic()) - self.began
-        return {name: getattr(self, name) for name in names} | {"seconds": round(seconds, 2)}
+    def update(self, changes: dict[str, Any]) -> None:
+        """Take over progress, report or error from the process."""
+        for name in ("stage", "done", "total", "unit", "report"):
+            if name in changes:
+                setattr(self, name, changes[name])
+        if changes.get("error"):
+            self.error = ErrorDetail(**changes["error"])
 
-    def hear(self, told: dict[str, Any]) -> None:
-        """Take over what the worker says."""
-        for name in ("stage", "done", "total", "unit", "report", "error"):
-            if name in told:
-                setattr(self, name, told[name])
+    def fail(self, code: str, message: str, hint: str | None = None) -> None:
+        self.error = self.error or ErrorDetail(code=code, message=message, hint=hint)
 
-    def end(self, error: dict[str, Any] | None = None) -> None:
-        self.error = self.error or error
-        self.state, self.ended = "failed" if self.error else "done", time.monotonic()
+    def end(self) -> None:
+        self.measure()
+        self.state = "failed" if self.error else "done"
+
+    def measure(self) -> Job:
+        """Bring `seconds` up to date."""
+        if self.open:
+            self.seconds = round(time.monotonic() - self._started, 2)
+        return self
 
 
 class Jobs:
-    """The jobs of one index. `committed` is awaited before a job is called done: its documents can be found then."""
+    """The jobs of one index."""
 
-    def __init__(self, folder: Path, *, device: str, committed: Callable[[], Awaitable[None]]) -> None:
-        self.folder, self.device, self.committed = folder, device, committed
+    def __init__(self, live: LiveIndex, *, device: str) -> None:
+        self.live, self.device = live, device
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
     def all(self) -> list[Job]:
         """Newest first."""
-        return list(reversed(self._jobs.values()))
+        return [job.measure() for job in reversed(self._jobs.values())]
 
-    def get(self, identity: str) -> Job | None:
-        return self._jobs.get(identity)
+    def get(self, job_id: str) -> Job | None:
+        job = self._jobs.get(job_id)
+        return job.measure() if job else None
 
     @property
     def open(self) -> int:
-        """Jobs that wait or run."""
-        return sum(not job.over for job in self._jobs.values())
+        """Number of jobs that wait or run."""
+        return sum(job.open for job in self._jobs.values())
 
-    def begin(self, name: str, documents: Sequence[Document], *, fast: bool, update: bool) -> Job:
-        if self.open > WAITING:
+    def start(self, corpus: str, documents: Sequence[Document], *, fast: bool, update: bool) -> Job:
+        if self.open > MAX_WAITING:
             raise overloaded("too many additions are waiting")
-        job = Job(name, len(documents))
+        job = Job(id=secrets.token_hex(8), state="waiting", corpus=corpus, documents=len(documents))
         self._jobs[job.id] = job
-        for old in [one.id for one in self._jobs.values() if one.over][: max(0, len(self._jobs) - KEPT)]:
-            del self._jobs[old]
-        facts = [[one.docid, one.text, one.title, dict(one.metadata)] for one in documents]
-        said = {"name": name, "documents": facts, "fast": fast, "update": update, "device": self.device}
-        task = asyncio.create_task(self._run(job, json.dumps(said).encode()))
+        ended = [listed.id for listed in self._jobs.values() if not listed.open]
+        for job_id in ended[: max(0, len(self._jobs) - MAX_ENDED)]:
+            del self._jobs[job_id]
+        fields = [[document.docid, document.text, document.title, dict(document.metadata)] for document in documents]
+        order = {"name": corpus, "documents": fields, "fast": fast, "update": update, "device": self.device}
+        task = asyncio.create_task(self._run(job, json.dumps(order).encode()))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job
 
-    async def _run(self, job: Job, said: bytes) -> None:
+    async def _run(self, job: Job, order: bytes) -> None:
         try:
             async with self._turn:
                 job.state = "running"
-                await self._work(job, said)
-                await self.committed()
-            job.end()
+                await self._run_process(job, order)
+                await self.live.refresh()  # before the job is called done: its documents can be found then
         except asyncio.CancelledError:
-            job.end({"code": "stopped", "message": "the server was stopped while the documents were learned", "hint": None})
+            job.fail("stopped", "the server was stopped while the documents were learned")
             raise
         except Exception:
             log.exception("job %s failed", job.id)
-            job.end({"code": "internal", "message": "something went wrong inside the server", "hint": "its log has more"})
+            job.fail("internal", "something went wrong inside the server", "its log has more")
+        finally:
+            job.end()
 
-    async def _work(self, job: Job, said: bytes) -> None:
-        pipe, before = asyncio.subprocess.PIPE, await self._generation()
-        words = (sys.executable, "-m", "promptdsi.serving.worker", str(self.folder))
-        process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe, limit=LINE)
+    async def _run_process(self, job: Job, order: bytes) -> None:
+        pipe, before = asyncio.subprocess.PIPE, self.live.newest.generation
+        command = (sys.executable, "-m", "promptdsi.serving.job_process", str(self.live.path))
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_LINE)
         assert process.stdin and process.stdout and process.stderr
         try:
-            trace = asyncio.create_task(process.stderr.read())
-            with contextlib.suppress(ConnectionError):  # a worker that died at once says so by its end
-                process.stdin.write(said)
+            stderr = asyncio.create_task(process.stderr.read())
+            with contextlib.suppress(ConnectionError):  # a process that died at once is reported below
+                process.stdin.write(order)
                 await process.stdin.drain()
                 process.stdin.close()
             async for line in process.stdout:
-                job.hear(json.loads(line))
-            code = await process.wait()
+                job.update(json.loads(line))
+            code, traceback = await process.wait(), (await stderr).decode("utf-8", "replace")
             if job.report is None and job.error is None:
-                log.error("the worker of job %s ended with %s:\n%s", job.id, code, (await trace).decode("utf-8", "replace"))
-                what = f"was ended by signal {-code}" if code < 0 else "failed"
-                how = "the index is as it was" if await self._generation() == before else "the index has a new generation all the same"
-                job.error = {"code": "worker", "message": f"learning {what}; {how}", "hint": "the server's log has more"}
-            await trace
+                log.error("the process of job %s ended with %s:\n%s", job.id, code, traceback)
+                cause = f"was ended by signal {-code}" if code < 0 else "failed"
+                await self.live.refresh()
+                unchanged = self.live.newest.generation == before and self.live.problem is None
+                state = "the index is as it was" if unchanged else "the index has a new generation all the same"
+                job.fail("worker", f"learning {cause}; {state}", "the server's log has more")
         finally:
             if process.returncode is None:
                 await stop(process)
 
-    async def _generation(self) -> int:
-        return await asyncio.to_thread(Store(self.folder).current)
-
     async def close(self) -> None:
-        """Stop what runs; the index stays as it was."""
-        for task in list(self._tasks):
+        """Stop the job that runs and those that wait; the index stays as it was."""
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

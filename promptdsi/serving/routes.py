@@ -8,173 +8,171 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Security
-from fastapi import Path as InPath
+from fastapi import Path as PathParameter
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 
 from promptdsi import __version__
-from promptdsi.index import removal
-from promptdsi.index.hits import Hit, Wanted
-from promptdsi.index.snapshot import Snapshot, close_to
+from promptdsi.index.index import Index
+from promptdsi.index.results import Location, SearchRequest, SearchResult
 from promptdsi.serving import schemas
-from promptdsi.serving.errors import APIError
+from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.jobs import Job
-from promptdsi.serving.service import Service, Shared
+from promptdsi.serving.service import Service, ServiceDep
 from promptdsi.serving.uploads import from_lines, from_object
 
-SMALL = 200  # hits of an answer that is written where it stands
+SMALL = 200  # hits of a response that is encoded on the event loop: waking a thread would take longer
 At = Annotated[schemas.Generation | None, Query(description="as of this generation")]
-Docid = Annotated[str, InPath(examples=["weather-jet-stream"])]
+Docid = Annotated[str, PathParameter(examples=["weather-jet-stream"])]
 LINES = {"schema": {"type": "string"}, "example": '{"_id": "note-1", "title": "Tea", "text": "Green tea wants water of 75 degrees."}\n'}
 LIST = {"type": "array", "minItems": 1, "items": schemas.NewDocument.model_json_schema()}
 OBJECT = {"type": "object", "properties": {"documents": LIST}, "required": ["documents"], "additionalProperties": False}
 BODIES = {"required": True, "content": {"application/json": {"schema": OBJECT}, "application/x-ndjson": LINES}}
-# The guard has checked the token by then; here it is only told to whoever reads the description.
+# The middleware has checked the token by then; this only puts it into the OpenAPI description.
 token = Security(HTTPBearer(auto_error=False, description="the write token"))
 reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], dependencies=[token]), APIRouter(tags=["health"])
 
 
 @reading.post("/api/search", response_model=schemas.SearchResponse)
-async def search(wanted: schemas.SearchRequest, shared: Shared) -> Response:
-    """Find documents for one query or many. Queries that arrive together are encoded together."""
-    snapshot = await shared.held.at(wanted.at)
-    found = await shared.batcher.rank_queries(snapshot, [Wanted(query, wanted.k, wanted.explain) for query in wanted.queries])
-    if len(wanted.queries) * wanted.k <= SMALL:  # a thread would take longer to wake than this takes
-        return Response(rendered(snapshot, wanted.queries, found), media_type="application/json")
-    return Response(await asyncio.to_thread(rendered, snapshot, wanted.queries, found), media_type="application/json")
+async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
+    """Search for one query or many. Queries that arrive at the same time are encoded in one batch."""
+    index = await service.live.at(body.at)
+    results = await service.batcher.search(index, [SearchRequest(query, body.k, body.explain) for query in body.queries])
+    if len(body.queries) * body.k <= SMALL:
+        content = search_json(index, body.queries, results)
+    else:
+        content = await asyncio.to_thread(search_json, index, body.queries, results)
+    return Response(content, media_type="application/json")
 
 
-def rendered(snapshot: Snapshot, queries: list[str], found: list[list[Hit]]) -> bytes:
-    """The answer to a search as JSON."""
-    results = []
-    for query, hits in zip(queries, found, strict=True):
-        cut = bool(snapshot.encoder.cut([query]))
-        results.append({"query": query, "cut": cut, "hits": [hit.to_json() for hit in hits]})
-    return json.dumps({"generation": snapshot.manifest.number, "results": results}, ensure_ascii=False, allow_nan=False).encode()
+def search_json(index: Index, queries: list[str], results: list[SearchResult]) -> bytes:
+    """A `SearchResponse` as JSON."""
+    entries = [
+        {"query": query, "truncated": result.truncated, "hits": [hit.to_json() for hit in result.hits]}
+        for query, result in zip(queries, results, strict=True)
+    ]
+    return json.dumps({"generation": index.generation, "results": entries}, ensure_ascii=False, allow_nan=False).encode()
 
 
 @reading.get("/api/documents/{docid:path}")
-async def document(docid: Docid, shared: Shared, at: At = None) -> schemas.Document:
+async def get_document(docid: Docid, service: ServiceDep, at: At = None) -> schemas.DocumentResponse:
     """What the index stores of a document."""
-    snapshot = await shared.held.at(at)
-    row = await live(snapshot, docid)
-    found, entry = await asyncio.to_thread(snapshot.document, row), snapshot.place(row).entry
-    return schemas.Document(
+    index = await service.live.at(at)
+    location = await locate(index, docid)
+    document = await asyncio.to_thread(index.get, docid)
+    return schemas.DocumentResponse(
         docid=docid,
-        title=found.title if found else "",
-        text=found.text if found else "",
-        metadata=dict(found.metadata) if found else {},
-        corpus=entry.name,
-        since=entry.since,
-        generation=snapshot.manifest.number,
+        title=document.title,
+        text=document.text,
+        metadata=dict(document.metadata),
+        corpus=location.corpus,
+        since=location.since,
+        generation=index.generation,
     )
 
 
 @reading.get("/api/index")
-async def index(shared: Shared) -> schemas.IndexInfo:
-    """What is served."""
-    manifest, params = shared.held.newest.manifest, shared.held.newest.manifest.params
-    gone = manifest.deleted_positions()
+async def describe_index(service: ServiceDep) -> schemas.IndexResponse:
+    """What is served: documents, corpora, model and limits."""
+    info = service.live.newest.info()
     corpora = [
-        schemas.CorpusInfo(name=entry.name, since=entry.since, documents=entry.count - len(deleted), fast=entry.fast)
-        for entry, deleted in zip(manifest.corpora, gone, strict=True)
+        schemas.CorpusResponse(name=corpus.corpus, since=corpus.since, documents=corpus.documents, fast=not corpus.trained)
+        for corpus in info.corpora
     ]
-    bounds = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
-    return schemas.IndexInfo(
-        name=shared.held.name,
-        generation=manifest.number,
-        documents=manifest.documents,
+    limits = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
+    return schemas.IndexResponse(
+        name=service.live.name,
+        generation=info.generation,
+        documents=info.documents,
         corpora=corpora,
-        method=manifest.method,
-        prompts=params.get("prompts", "none"),
-        backbone=Path(params.get("backbone", "")).name,  # a folder of this machine is nobody's business
-        width=manifest.config["width"],
-        store=manifest.store,
-        writable=shared.access.allow_write,
-        limits=bounds | {"body": shared.limits.body},
+        method=info.method,
+        prompts=info.prompts,
+        backbone=Path(info.backbone).name,  # without the folders of this machine
+        width=info.width,
+        store=info.store,
+        writable=service.access.allow_write,
+        limits=limits | {"body": service.limits.body},
         version=__version__,
     )
 
 
 @reading.get("/api/generations")
-async def generations(shared: Shared) -> schemas.Generations:
+async def list_generations(service: ServiceDep) -> schemas.GenerationsResponse:
     """Every generation, oldest first: what made it, and how many documents can be found in it."""
-    found = [schemas.GenerationInfo(**one) for one in await shared.held.generations()]
-    return schemas.Generations(current=shared.held.newest.manifest.number, generations=found)
+    generations = await service.live.generations()
+    return schemas.GenerationsResponse(current=service.live.newest.generation, generations=generations)
 
 
 @reading.get("/api/retention")
-async def retention(shared: Shared) -> schemas.Retention:
-    """How well each corpus was found after each step, from what `promptdsi eval --record` kept."""
-    return schemas.Retention(records=[schemas.Retained(**one) for one in await shared.held.retention()])
+async def list_retention(service: ServiceDep) -> schemas.RetentionResponse:
+    """Hits@1 and Hits@10 of each corpus at each generation, as recorded by `promptdsi eval --record`."""
+    return schemas.RetentionResponse(records=await service.live.retention())
 
 
 @reading.get("/api/map")
-async def document_map(shared: Shared, at: At = None) -> schemas.MapInfo:
-    """Documents on a plane, those with near rows near each other, and the topics they form."""
-    return schemas.MapInfo(**(await shared.held.map(at))._asdict())
+async def get_map(service: ServiceDep, at: At = None) -> schemas.MapResponse:
+    """Documents on a plane, those with similar rows close to each other, and the topics they form."""
+    return await service.live.map(at)
 
 
 @reading.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-async def metrics(shared: Shared) -> Response:
-    """Counters in Prometheus' text form."""
-    return Response(shared.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+async def get_metrics(service: ServiceDep) -> Response:
+    """Figures in Prometheus' text format."""
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @writing.post("/api/documents", status_code=202, openapi_extra={"requestBody": BODIES})
 async def add(
     request: Request,
-    shared: Shared,
-    name: Annotated[str | None, Query(min_length=1, max_length=200, description="of the corpus; made up where it is missing")] = None,
+    service: ServiceDep,
+    name: Annotated[str | None, Query(min_length=1, max_length=200, description="of the corpus; generated if missing")] = None,
     fast: Annotated[bool, Query(description="do not train now; `promptdsi tune` does it later")] = False,
     update: Annotated[bool, Query(description="replace documents that are in the index with other content")] = False,
-) -> schemas.Job:
-    """Learn documents as a new corpus, in the background: the answer is a job to watch.
+) -> schemas.JobResponse:
+    """Add documents as a new corpus, in the background: the response is a job to poll.
 
     They come as JSON, or one a line as `application/x-ndjson`, read as strictly as a file.
     """
-    kind, body = request.headers.get("content-type", "").partition(";")[0].strip().lower(), await request.body()
-    if kind == "application/x-ndjson":
+    content_type, body = request.headers.get("content-type", "").partition(";")[0].strip().lower(), await request.body()
+    if content_type == "application/x-ndjson":
         documents = await asyncio.to_thread(from_lines, body)
-    elif kind == "application/json":
+    elif content_type == "application/json":
         documents = await asyncio.to_thread(from_object, body)
     else:
         raise APIError(415, "form", "documents come as application/json or application/x-ndjson")
-    job = shared.jobs.begin(free_name(shared, name), documents, fast=fast, update=update)
-    return told(job, shared)
+    return service.jobs.start(corpus_name(service, name), documents, fast=fast, update=update)
 
 
 @writing.delete("/api/documents/{docid:path}")
-async def delete(docid: Docid, shared: Shared) -> schemas.Changed:
-    """Hide a document; `undelete` shows it again."""
-    await live(shared.held.newest, docid)
-    await asyncio.to_thread(removal.delete, shared.held.store, [docid])
-    return await changed(shared)
+async def delete(docid: Docid, service: ServiceDep) -> schemas.ChangeResponse:
+    """Delete a document; `undelete` brings it back."""
+    await locate(service.live.newest, docid)
+    await asyncio.to_thread(lambda: writable(service).delete(docid))
+    return await after_change(service)
 
 
 @writing.post("/api/undelete")
-async def undelete(wanted: schemas.Undelete, shared: Shared) -> schemas.Changed:
-    """Show documents again that were deleted and not purged."""
-    known = shared.held.newest.row_of
-    if unknown := [docid for docid in wanted.docids if docid not in known]:
-        raise await not_found(shared.held.newest, unknown[0])
-    await asyncio.to_thread(removal.undelete, shared.held.store, wanted.docids)
-    return await changed(shared)
+async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> schemas.ChangeResponse:
+    """Bring back documents that were deleted and not purged."""
+    for docid in body.docids:
+        await locate(service.live.newest, docid, deleted=True)
+    await asyncio.to_thread(lambda: writable(service).undelete(body.docids))
+    return await after_change(service)
 
 
 @reading.get("/api/jobs")
-async def jobs(shared: Shared) -> schemas.Jobs:
+async def list_jobs(service: ServiceDep) -> schemas.JobsResponse:
     """Additions, newest first."""
-    return schemas.Jobs(jobs=[told(job, shared) for job in shared.jobs.all()])
+    return schemas.JobsResponse(jobs=[without_purged(job, service) for job in service.jobs.all()])
 
 
-@reading.get("/api/jobs/{identity}")
-async def job(identity: str, shared: Shared) -> schemas.Job:
-    """How far an addition is."""
-    found = shared.jobs.get(identity)
-    if found is None:
+@reading.get("/api/jobs/{job_id}")
+async def get_job(job_id: str, service: ServiceDep) -> schemas.JobResponse:
+    """The progress of an addition, at the end its report or error."""
+    job = service.jobs.get(job_id)
+    if job is None:
         raise APIError(404, "no_job", "there is no such job", "jobs end with the server, and the oldest are forgotten")
-    return told(found, shared)
+    return without_purged(job, service)
 
 
 @health.get("/healthz")
@@ -183,51 +181,50 @@ async def healthz() -> dict[str, str]:
     return {"status": "alive"}
 
 
-@health.get("/readyz", responses={503: {"model": schemas.Failure}})
-async def readyz(shared: Shared) -> dict[str, str]:
+@health.get("/readyz", responses={503: {"model": schemas.ErrorResponse}})
+async def readyz(service: ServiceDep) -> dict[str, str]:
     """The index is open and its checksums are right."""
-    if shared.broken:
+    if service.broken:
         raise APIError(503, "broken", "the index cannot be served", "the server's log has more")
-    assert shared.held.newest
+    assert service.live.newest
     return {"status": "ready"}
 
 
-async def changed(shared: Service) -> schemas.Changed:
-    """After a change of ours: what is served now."""
-    await shared.held.refresh()
-    manifest = shared.held.newest.manifest
-    return schemas.Changed(generation=manifest.number, documents=manifest.documents)
+async def after_change(service: Service) -> schemas.ChangeResponse:
+    """After a change by this server: what is served now."""
+    await service.live.refresh()
+    return schemas.ChangeResponse(generation=service.live.newest.generation, documents=len(service.live.newest))
 
 
-def told(job: Job, shared: Service) -> schemas.Job:
-    """A job as clients see it; a report does not name documents that were purged since."""
-    facts = job.to_json()
-    if facts["report"]:
-        known = shared.held.newest.row_of
-        facts["report"] = facts["report"] | {"unfindable": [docid for docid in facts["report"]["unfindable"] if docid in known]}
-    return schemas.Job(**facts)
+def without_purged(job: Job, service: Service) -> schemas.JobResponse:
+    """A job whose report does not name documents that were purged since."""
+    if not job.report:
+        return job
+    unfindable = [docid for docid in job.report["unfindable"] if service.live.newest.locate(docid)]
+    return job.model_copy(update={"report": job.report | {"unfindable": unfindable}})
 
 
-async def live(snapshot: Snapshot, docid: str) -> int:
-    """The row of a document that can be found."""
-    row = snapshot.live(docid)
-    if row is not None:
-        return row
-    if docid in snapshot.row_of:
-        raise APIError(404, "deleted", f"the document {docid!r} is deleted", "undelete shows it again")
-    raise await not_found(snapshot, docid)
+def writable(service: Service) -> Index:
+    """The index opened for one write: the one that answers requests stays at its generation."""
+    return Index.open(service.live.path, check=False)
 
 
-async def not_found(snapshot: Snapshot, docid: str) -> APIError:
-    hint = (await asyncio.to_thread(close_to, docid, snapshot.row_of)).removeprefix("; ") or None
-    return APIError(404, "not_found", f"there is no document {docid[:80]!r} in generation {snapshot.manifest.number}", hint)
+async def locate(index: Index, docid: str, *, deleted: bool = False) -> Location:
+    """The corpus of a document, or an error if there is none; a deleted document counts only if `deleted`."""
+    location = index.locate(docid)
+    if location is None:
+        hint = (await asyncio.to_thread(index.suggest, docid)).removeprefix("; ") or None
+        raise APIError(404, "not_found", f"there is no document {docid[:80]!r} in generation {index.generation}", hint)
+    if location.deleted and not deleted:
+        raise APIError(404, "deleted", f"the document {docid!r} is deleted", "undelete brings it back")
+    return location
 
 
-def free_name(shared: Service, name: str | None) -> str:
-    """The name of a corpus that arrives: as given, if no other has it."""
-    taken = {entry.name for entry in shared.held.newest.manifest.corpora} | {job.corpus for job in shared.jobs.all() if not job.over}
+def corpus_name(service: Service, name: str | None) -> str:
+    """The name of a new corpus: the one given, if it is free, or a generated one."""
+    taken = {corpus.corpus for corpus in service.live.newest.info().corpora} | {job.corpus for job in service.jobs.all() if job.open}
     if name is None:
-        return next(made for number in range(1, len(taken) + 2) if (made := f"added-{number}") not in taken)
+        return next(free for number in range(1, len(taken) + 2) if (free := f"added-{number}") not in taken)
     if not name.strip() or not name.isprintable():
         raise APIError(422, "name", "the name of the corpus has characters that cannot be seen")
     if name in taken:

@@ -1,4 +1,4 @@
-"""What goes over the wire, with examples: the OpenAPI description is made from this."""
+"""Bodies and responses of the API, with examples: the OpenAPI description is made from these."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from promptdsi.index import results
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
 
 
-def whole(value: Any) -> Any:
+def integral(value: Any) -> Any:
     """To JSON 3.0 is an integer as 3 is; "3" and true are not."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = BeforeValidator(whole)
-Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["how do bats find their way in the dark"])]
+Integral = BeforeValidator(integral)
+QueryText = Annotated[str, Field(min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["how do bats find their way in the dark"])]
 Generation = Annotated[int, Field(ge=1, le=2**31, examples=[2])]
 Docid = Annotated[
     str, Field(min_length=1, max_length=MAX_ID_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", examples=["weather-jet-stream"])
 ]
 
 
-class Strict(BaseModel):
-    """A request: what it does not know is a mistake worth telling. The first one is: a million would take a while."""
+class RequestBody(BaseModel):
+    """A body in which an unknown field is an error. Only the first is reported: a million would take a while."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
-    def known(cls, given: Any) -> Any:
+    def no_unknown_field(cls, given: Any) -> Any:
         if isinstance(given, dict) and (unknown := next((key for key in given if key not in cls.model_fields), None)) is not None:
             raise ValueError(f"there is no field {unknown[:50]!r}")
         return given
 
 
-class SearchRequest(Strict):
-    query: Query | Annotated[list[Query], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
-    k: Annotated[int, Field(ge=1, le=MAX_K, description="how many documents to find"), Whole] = 10
-    explain: Annotated[bool, Field(description="say why each document stands where it does")] = False
-    at: Annotated[Generation | None, Whole] = None
+class SearchBody(RequestBody):
+    query: QueryText | Annotated[list[QueryText], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
+    k: Annotated[int, Field(ge=1, le=MAX_K, description="number of hits per query"), Integral] = 10
+    explain: Annotated[bool, Field(description="explain the rank of each hit")] = False
+    at: Annotated[Generation | None, Integral] = None
 
     @model_validator(mode="after")
     def bounded(self) -> Self:
@@ -55,30 +55,48 @@ class SearchRequest(Strict):
         return [self.query] if isinstance(self.query, str) else self.query
 
 
-def described(kind: Any, **nested: Any) -> Any:
-    """A model with the fields of a named tuple of the index, so that there is one list of them."""
-    hints = get_type_hints(kind) | nested
-    fields: dict[str, Any] = {name: (hints[name], kind._field_defaults.get(name, ...)) for name in kind._fields}
-    return create_model(kind.__name__, **fields)
+class NewDocument(BaseModel):
+    """A document to add; further fields are stored as metadata."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: Annotated[Docid, Field(alias="_id")]
+    text: Annotated[str, Field(min_length=1, pattern=r"\S", examples=["Green tea wants water of 75 degrees."])]
+    title: Annotated[str, Field(examples=["Tea"])] = ""
 
 
-Neighbor = described(results.Neighbor)
-Why = described(results.Why, neighbors=list[Neighbor])  # type: ignore[valid-type]
-Hit = described(results.Hit, why=Why | None)
+class AddBody(RequestBody):
+    documents: Annotated[list[NewDocument], Field(min_length=1, fail_fast=True)]
 
 
-class Result(BaseModel):
+class UndeleteBody(RequestBody):
+    docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
+
+
+def model_of(record: Any, **nested: Any) -> Any:
+    """A model with the fields of a named tuple of the index, so that they are listed once."""
+    hints = get_type_hints(record) | nested
+    fields: dict[str, Any] = {name: (hints[name], record._field_defaults.get(name, ...)) for name in record._fields}
+    return create_model(record.__name__, **fields)
+
+
+Neighbor = model_of(results.Neighbor)
+Why = model_of(results.Why, neighbors=list[Neighbor])  # type: ignore[valid-type]
+Hit = model_of(results.Hit, why=Why | None)
+
+
+class QueryHits(BaseModel):
     query: str
-    cut: Annotated[bool, Field(description="the query is longer than the model reads")]
+    truncated: Annotated[bool, Field(description="the query is longer than the model reads; its end was left out")]
     hits: list[Hit]  # type: ignore[valid-type]
 
 
 class SearchResponse(BaseModel):
     generation: int
-    results: list[Result]
+    results: list[QueryHits]
 
 
-class Document(BaseModel):
+class DocumentResponse(BaseModel):
     docid: str
     title: str
     text: str
@@ -88,47 +106,32 @@ class Document(BaseModel):
     generation: int
 
 
-class NewDocument(BaseModel):
-    """More fields are kept as metadata."""
-
-    model_config = ConfigDict(extra="allow")
-
-    id: Annotated[Docid, Field(alias="_id")]
-    text: Annotated[str, Field(min_length=1, pattern=r"\S", examples=["Green tea wants water of 75 degrees."])]
-    title: Annotated[str, Field(examples=["Tea"])] = ""
-
-
-class AddRequest(Strict):
-    documents: Annotated[list[NewDocument], Field(min_length=1, fail_fast=True)]
-
-
-class Undelete(Strict):
-    docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
-
-
-class Changed(BaseModel):
+class ChangeResponse(BaseModel):
     generation: int
     documents: int
 
 
-class Problem(BaseModel):
+class ErrorDetail(BaseModel):
     code: str
     message: str
     hint: str | None = None
 
 
-class Failure(BaseModel):
-    """Every answer that is no result."""
-
-    class Error(Problem):
-        request_id: str
-
-    error: Error
+class RequestErrorDetail(ErrorDetail):
+    request_id: str
 
 
-class Job(BaseModel):
+class ErrorResponse(BaseModel):
+    """Every response that is not a result."""
+
+    error: RequestErrorDetail
+
+
+class JobResponse(BaseModel):
+    """Documents on their way into the index."""
+
     id: str
-    state: str
+    state: Annotated[str, Field(description="waiting, running, done or failed")]
     corpus: str
     documents: int
     stage: str | None = None
@@ -137,25 +140,25 @@ class Job(BaseModel):
     unit: str | None = None
     seconds: float = 0.0
     report: dict[str, Any] | None = None
-    error: Problem | None = None
+    error: ErrorDetail | None = None
 
 
-class Jobs(BaseModel):
-    jobs: list[Job]
+class JobsResponse(BaseModel):
+    jobs: list[JobResponse]
 
 
-class CorpusInfo(BaseModel):
+class CorpusResponse(BaseModel):
     name: str
     since: int
     documents: int
     fast: bool
 
 
-class IndexInfo(BaseModel):
+class IndexResponse(BaseModel):
     name: str
     generation: int
     documents: int
-    corpora: list[CorpusInfo]
+    corpora: list[CorpusResponse]
     method: str
     prompts: str
     backbone: str
@@ -166,7 +169,7 @@ class IndexInfo(BaseModel):
     version: str
 
 
-class GenerationInfo(BaseModel):
+class GenerationSummary(BaseModel):
     generation: int
     parent: int | None
     kind: str
@@ -181,12 +184,12 @@ class GenerationInfo(BaseModel):
     to: int | None
 
 
-class Generations(BaseModel):
+class GenerationsResponse(BaseModel):
     current: int
-    generations: list[GenerationInfo]
+    generations: list[GenerationSummary]
 
 
-class Retained(BaseModel):
+class RetentionRecord(BaseModel):
     generation: int
     corpus: str
     split: str
@@ -195,11 +198,11 @@ class Retained(BaseModel):
     hits10: float
 
 
-class Retention(BaseModel):
-    records: list[Retained]
+class RetentionResponse(BaseModel):
+    records: list[RetentionRecord]
 
 
-class Point(BaseModel):
+class MapPoint(BaseModel):
     docid: str
     title: str
     x: float
@@ -208,16 +211,20 @@ class Point(BaseModel):
     topic: int | None
 
 
-class Topic(BaseModel):
+class MapTopic(BaseModel):
     words: list[str]
     count: int
 
 
-class MapInfo(BaseModel):
+class MapResponse(BaseModel):
+    """Points lie within −1 and 1 on both axes."""
+
     generation: int
     documents: int
     shown: int
-    kept: Annotated[float, Field(description="share of the five nearest documents by row that are among the ten nearest on the map")]
+    neighbor_recall: Annotated[
+        float, Field(description="share of each document's five nearest documents by row that are among its ten nearest on the map")
+    ]
     corpora: list[str]
-    topics: list[Topic]
-    points: list[Point]
+    topics: list[MapTopic]
+    points: list[MapPoint]

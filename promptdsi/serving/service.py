@@ -1,68 +1,70 @@
-"""What the routes share: the index, the queue of searches, the jobs and the counters."""
+"""What the routes share: the live index, the batches of searches, the jobs and the metrics, from start to shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
 
+from promptdsi.serving.access import Access
 from promptdsi.serving.batching import Batcher
-from promptdsi.serving.guard import Limits
-from promptdsi.serving.held import Held, log
 from promptdsi.serving.jobs import Jobs
-from promptdsi.serving.metrics import Metrics
-from promptdsi.serving.tokens import Access
+from promptdsi.serving.live_index import LiveIndex
+from promptdsi.serving.middleware import Limits
+from promptdsi.serving.prometheus import Metrics
+
+log = logging.getLogger("promptdsi.serving")
 
 
 class Service:
-    """One index, served. Everything of it lives from the start of the server to its end."""
+    """One served index."""
 
     def __init__(self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int) -> None:
         self.access, self.limits = access, limits
+        self.live = live = LiveIndex(path, engine=engine, device=device, threads=threads)
+        self.batcher, self.metrics, self.jobs = Batcher(), Metrics(), Jobs(live, device=device)
         self.tasks: list[asyncio.Task[None]] = []
-        self.held = Held(path, engine=engine, device=device, threads=threads)
-        self.batcher, self.metrics = Batcher(), Metrics()
-        self.jobs = Jobs(self.held.path, device=device, committed=self.held.refresh)
         self.batcher.observe = self.metrics.batches.observe
-        watch, held = self.metrics.watch, self.held
-        watch("queue_queries", "Queries that wait or are being answered", lambda: self.batcher.depth)
-        watch("jobs_open", "Additions that wait or run", lambda: self.jobs.open)
-        watch("generation", "Generation that answers", lambda: held.newest.manifest.number if held.ready else 0)
-        watch("documents", "Documents that can be found", lambda: held.newest.manifest.documents if held.ready else 0)
-        watch("stale", "1 while the newest generation cannot be opened", lambda: float(held.problem is not None))
+        gauge = self.metrics.gauge
+        gauge("queue_queries", "Queries that wait or are being computed", lambda: self.batcher.depth)
+        gauge("jobs_open", "Additions that wait or run", lambda: self.jobs.open)
+        gauge("generation", "Generation that is served", lambda: live.newest.generation if live.ready else 0)
+        gauge("documents", "Documents that can be found", lambda: len(live.newest) if live.ready else 0)
+        gauge("stale", "1 while the newest generation cannot be opened", lambda: float(live.problem is not None))
 
     @contextlib.asynccontextmanager
-    async def running(self, app: FastAPI) -> AsyncIterator[None]:
-        """Open the index while the server listens already; answer, and follow the index, until the server stops."""
-        self.tasks = [asyncio.create_task(work) for work in (self.held.follow(), self.batcher.run())]
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Open the index while the server listens already, follow it, and at shutdown end every task, job and thread."""
+        self.tasks = [asyncio.create_task(work) for work in (self.live.follow(), self.batcher.run())]
         for task in self.tasks:
-            task.add_done_callback(ended)
+            task.add_done_callback(log_failure)
         try:
             yield
         finally:
-            await self.jobs.close()
             for task in self.tasks:
                 task.cancel()
-            await asyncio.gather(*self.tasks, return_exceptions=True)
+            await asyncio.gather(self.jobs.close(), *self.tasks, return_exceptions=True)
+            await asyncio.gather(self.batcher.close(), self.live.close())
 
     @property
     def broken(self) -> bool:
         """Whether nothing can be answered, and waiting will not help."""
-        return (not self.held.ready and self.held.problem is not None) or any(task.done() for task in self.tasks)
+        return (not self.live.ready and self.live.problem is not None) or any(task.done() for task in self.tasks)
 
 
-def ended(task: asyncio.Task[None]) -> None:
+def log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        log.error("a part of the server has ended", exc_info=task.exception())
+        log.error("a task of the server has failed", exc_info=task.exception())
 
 
-async def service(request: Request) -> Service:  # not a plain function: each request would wait for a thread to call it
-    found: Service = request.app.state.service
-    return found
+async def get_service(request: Request) -> Service:  # async: for a plain function each request would wait for a thread
+    service: Service = request.app.state.service
+    return service
 
 
-Shared = Annotated[Service, Depends(service)]
+ServiceDep = Annotated[Service, Depends(get_service)]

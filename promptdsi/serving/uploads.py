@@ -9,34 +9,35 @@ from pathlib import Path
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from promptdsi.corpus.formats.jsonl import documents
+from promptdsi.corpus.formats.jsonl import documents as read_documents
 from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.records import Document
 from promptdsi.errors import DataError
-from promptdsi.serving.errors import APIError
-from promptdsi.serving.schemas import AddRequest
+from promptdsi.serving.error_responses import APIError
+from promptdsi.serving.schemas import AddBody
 
 
-def from_lines(body: bytes, what: str = "line") -> list[Document]:
-    """Documents of JSON lines; a mistake is told with its line and column."""
-    with tempfile.TemporaryFile() as file:  # without a name: whatever happens, nothing stays
+def from_lines(body: bytes, unit: str = "line") -> list[Document]:
+    """Documents of JSON lines; an error names the line and column."""
+    with tempfile.TemporaryFile() as file:  # a file without a name: nothing of it can be left behind
         file.write(body)
         file.seek(0)
         try:
-            found = list(documents(Path(f"/dev/fd/{file.fileno()}"), ReadNotes()))
+            documents = list(read_documents(Path(f"/dev/fd/{file.fileno()}"), ReadNotes()))
         except DataError as error:
-            column = f", column {error.column}" if error.column is not None and what == "line" else ""
-            place = f"{what} {error.line}{column}: " if error.line is not None else ""
-            raise APIError(422, "documents", f"{place}{error.problem}", "nothing was added") from None
-    if not found:
+            column = f", column {error.column}" if error.column is not None and unit == "line" else ""
+            position = f"{unit} {error.line}{column}: " if error.line is not None else ""
+            raise APIError(422, "documents", f"{position}{error.problem}", "nothing was added") from None
+    if not documents:
         raise APIError(422, "documents", "there is no document", "send one JSON object a line, with `_id` and `text`")
-    return found
+    return documents
 
 
 def from_object(body: bytes) -> list[Document]:
     """Documents of a JSON body, by the same reader."""
     try:
-        given = AddRequest.model_validate_json(body).documents
+        documents = AddBody.model_validate_json(body).documents
     except ValidationError as error:
-        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in error.errors()]) from None
-    return from_lines(b"".join(json.dumps(one.model_dump(by_alias=True)).encode("ascii") + b"\n" for one in given), "document")
+        raise RequestValidationError([{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]) from None
+    lines = [json.dumps(document.model_dump(by_alias=True)).encode("ascii") + b"\n" for document in documents]
+    return from_lines(b"".join(lines), "document")

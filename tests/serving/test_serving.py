@@ -22,7 +22,7 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
     assert many["generation"] == index.generation
     for query, result in zip(small.QUERIES, many["results"], strict=True):
         own = [hit.to_json() for hit in index.search(query, k=7, explain=True)]
-        assert result["query"] == query and not result["cut"]
+        assert result["query"] == query and not result["truncated"]
         for hit, expected in zip(result["hits"], own, strict=True):
             assert hit["score"] == pytest.approx(expected["score"], rel=1e-5)
             assert {**hit, "score": 0, "why": 0} == {**expected, "score": 0, "why": 0}
@@ -34,7 +34,7 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
 
 
 def test_a_query_the_model_cannot_read_whole_is_said_to_be_cut(server: served.Served) -> None:
-    assert server.search("water " * 200)["results"][0]["cut"]
+    assert server.search("water " * 200)["results"][0]["truncated"]
 
 
 def test_search_as_of_an_older_generation(server: served.Served, corpora: list[Corpus]) -> None:
@@ -98,7 +98,7 @@ def test_the_map_shows_every_document_and_near_rows_near(server: served.Served, 
         counts[one["topic"]] += 1
     assert counts == [topic["count"] for topic in told["topics"]] == sorted(counts, reverse=True)
     chance = 10 / (told["shown"] - 1)
-    assert told["kept"] > 1.3 * chance
+    assert told["neighbor_recall"] > 1.3 * chance
     assert server.client.get("/api/map", params={"at": 1}).json()["shown"] == len(corpora[0])
 
 
@@ -142,17 +142,15 @@ def test_a_small_search_passes_large_ones(server: served.Served) -> None:
 
 
 def test_a_batch_that_takes_long_does_not_hold_up_the_others(server: served.Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    from promptdsi.serving import batching
+    released, computing, search_batch = threading.Event(), threading.Event(), Index.search_batch
 
-    released, computing, plain = threading.Event(), threading.Event(), batching.answer
-
-    def answer(snapshot: Any, wanted: Any, **options: Any) -> Any:
-        if wanted[0].query == "long":
+    def slow_search_batch(index: Index, requests: Any, **options: Any) -> Any:
+        if requests[0].query == "long":
             computing.set()
             released.wait(20)
-        return plain(snapshot, wanted, **options)
+        return search_batch(index, requests, **options)
 
-    monkeypatch.setattr(batching, "answer", answer)
+    monkeypatch.setattr(Index, "search_batch", slow_search_batch)
     asking = threading.Thread(target=server.search, args=("long",))
     asking.start()
     try:

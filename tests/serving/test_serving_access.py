@@ -11,8 +11,8 @@ import served
 
 from promptdsi import Index
 from promptdsi.errors import DataError
-from promptdsi.serving.errors import APIError
-from promptdsi.serving.tokens import Access, access_for, read_tokens
+from promptdsi.serving.access import Access, access_for, read_tokens
+from promptdsi.serving.error_responses import APIError
 
 
 @pytest.mark.parametrize(

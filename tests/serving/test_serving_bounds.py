@@ -14,8 +14,8 @@ import httpx
 import pytest
 import served
 
-from promptdsi.serving import protocol
-from promptdsi.serving.guard import Limits
+from promptdsi.serving import http_protocol
+from promptdsi.serving.middleware import Limits
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_bodies_that_are_no_request(server: served.Served, body: bytes) -> None:
 
 def test_a_body_too_large_is_refused_before_it_is_read(server: served.Served) -> None:
     promised = b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 8388609\r\n\r\n"
-    answer = served.spoken(server, promised)
+    answer = served.exchange(server, promised)
     assert answer.startswith(b"HTTP/1.1 413") and b'"too_large"' in answer
 
 
@@ -114,16 +114,16 @@ def test_mistakes_by_the_million_are_told_by_the_first(server: served.Served) ->
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(server: served.Served) -> None:
     begun = time.monotonic()
-    answer = served.spoken(server, b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+    answer = served.exchange(server, b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408") and time.monotonic() - begun < 5
 
 
 def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SECONDS_FOR_HEADERS", 0.5)
+    monkeypatch.setattr(http_protocol, "SECONDS_FOR_HEADERS", 0.5)
     with served.serving(path) as running:
         begun = time.monotonic()
-        assert served.spoken(running, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
-        assert served.spoken(running, b"") == b""
+        assert served.exchange(running, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
+        assert served.exchange(running, b"") == b""
         with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:  # a second request on one connection
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
@@ -154,7 +154,7 @@ def test_too_many_at_once_are_told_to_come_back(path: Path) -> None:
 def test_a_queue_that_is_full_answers_429(path: Path) -> None:
     with served.serving(path) as running:
         batcher = running.app.state.service.batcher
-        batcher.waiting = 30
+        batcher.max_waiting = 30
         statuses: list[int] = []
 
         def rank_queries() -> None:

@@ -17,7 +17,7 @@ import served
 import small
 
 from promptdsi import Corpus, Index
-from promptdsi.serving import protocol
+from promptdsi.serving import http_protocol
 
 
 def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_nobody_foresaw_is_an_error_without_details(server: served.Served, 
     def fails() -> None:
         raise RuntimeError(f"secret of {path}")
 
-    monkeypatch.setattr(server.app.state.service.held, "generations", fails)
+    monkeypatch.setattr(server.app.state.service.live, "generations", fails)
     answer = server.client.get("/api/generations")
     assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal"
     assert "secret" not in answer.text and str(path) not in answer.text
@@ -158,7 +158,7 @@ def _is_worker(pid: str, place: Path) -> bool:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return b"promptdsi.serving.worker" in words and str(place).encode() in words
+    return b"promptdsi.serving.job_process" in words and str(place).encode() in words
 
 
 def test_a_taken_port_is_one_sentence(run: object, path: Path) -> None:
@@ -173,7 +173,7 @@ def test_no_index_is_one_sentence(run: object, tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing_from_elsewhere(server: served.Served) -> None:
-    root = Path(protocol.__file__).parent / "page"
+    root = Path(http_protocol.__file__).parent / "page"
     answer = server.client.get("/")
     assert answer.status_code == 200 and "default-src 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]

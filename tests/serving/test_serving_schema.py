@@ -41,5 +41,5 @@ def test_every_route_has_words_and_the_requests_have_examples() -> None:
     for address, methods in described["paths"].items():
         for method, operation in methods.items():
             assert operation["description"], f"{method} {address}"
-    fields = described["components"]["schemas"]["SearchRequest"]["properties"]
+    fields = described["components"]["schemas"]["SearchBody"]["properties"]
     assert "examples" in str(fields["query"])

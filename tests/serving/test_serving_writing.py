@@ -86,7 +86,7 @@ def test_a_worker_that_dies_leaves_the_index_as_it_was(writable: served.Served, 
     before = small.signature(place)
     job = add(writable, corpora[2].documents).json()
     end = time.monotonic() + 30
-    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.worker" in one.cmdline()]):
+    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.job_process" in one.cmdline()]):
         assert time.monotonic() < end
     workers[0].kill()
     ended = writable.wait(job)

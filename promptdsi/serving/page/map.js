@@ -64,7 +64,7 @@ function layOut() {
     : `All ${count(data.documents, "row")} are shown`;
   $("#map-body").replaceChildren(
     h("p", {class: "soft"}, `${rows}, as of generation ${data.generation}. Near points have near rows, roughly: `,
-      `${percent(data.kept)} of the nearest documents by row are near here too.`),
+      `${percent(data.neighbor_recall)} of the nearest documents by row are near here too.`),
     h("div", {class: "map-columns"}, frame,
       h("div", {}, choice("Colour", options, by, (chosen) => { by = chosen; onlyGroup = null; showGroups(); }), key, ringed)));
   showGroups();

@@ -15,7 +15,7 @@ const STOP_WORDS = new Set(("a an and are as at be but by can did do does for fr
 const WORD = /[\p{L}\p{N}]+/gu;
 
 const input = $("#query");
-let answer = null; // what stands on the page: {query, at, k, generation, hits, cut, whys}
+let answer = null; // what stands on the page: {query, at, k, generation, hits, truncated, whys}
 let running = null; // the controller of the request under way
 let timer = null;
 let lastTyped = 0;
@@ -146,9 +146,9 @@ async function showMore() {
 
 /** How many hits, of which generation, and whether the index has moved on since. */
 function summarise() {
-  const {hits, generation, cut, at} = answer;
+  const {hits, generation, truncated, at} = answer;
   const parts = [`${count(hits.length, "hit")}, generation ${generation}.`];
-  if (cut) parts.push(" The query is longer than the model reads; its end was left out.");
+  if (truncated) parts.push(" The query is longer than the model reads; its end was left out.");
   if (!at && index && index.generation !== generation) {
     parts.push(` The index is now at generation ${index.generation}. `,
       h("button", {type: "button", class: "link", onclick: () => search()}, "Search again"));

@@ -26,7 +26,7 @@ from browsing import (
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from promptdsi import Corpus, Document, Index, Judgement, Query
-from promptdsi.serving.tokens import Access
+from promptdsi.serving.access import Access
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -26,7 +26,7 @@ from browsing import (
 from playwright.sync_api import Route, expect
 
 from promptdsi import Corpus, Index
-from promptdsi.serving.tokens import Access
+from promptdsi.serving.access import Access
 
 
 def test_the_past_can_be_searched_and_left_again(server: served.Served, original: Path, visit: Visitor) -> None:
@@ -146,7 +146,7 @@ def test_json_lines_are_added_with_progress_that_a_reload_finds_again(
 def held_worker() -> Iterator[None]:
     """The process that learns, stopped for a while: whatever happens meanwhile happens during a job."""
     end = time.monotonic() + 20
-    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.worker" in " ".join(one.cmdline())]):
+    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.job_process" in " ".join(one.cmdline())]):
         assert time.monotonic() < end
     workers[0].suspend()
     try:

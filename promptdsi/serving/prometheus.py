@@ -1,4 +1,4 @@
-"""What /metrics tells, in Prometheus' text form."""
+"""The figures at /metrics, in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Counters of one server; a registry of its own, so that two servers in one process do not mix."""
+    """Counters of one server, in a registry of its own so that two servers in one process do not mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -19,13 +19,13 @@ class Metrics:
         labels = ("method", "route", "status")
         self.requests = Counter("promptdsi_requests", "Requests answered", labels, registry=self.registry)
         self.seconds = Histogram("promptdsi_request_seconds", "Time to answer", ("route",), buckets=SECONDS, registry=self.registry)
-        self.batches = Histogram("promptdsi_batch_queries", "Queries encoded together", buckets=SIZES, registry=self.registry)
+        self.batches = Histogram("promptdsi_batch_queries", "Queries encoded in one batch", buckets=SIZES, registry=self.registry)
 
-    def watch(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """A figure that is looked up when it is asked for."""
-        Gauge(f"promptdsi_{name}", what, registry=self.registry).set_function(value)
+    def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """A figure that is computed whenever /metrics is read."""
+        Gauge(f"promptdsi_{name}", description, registry=self.registry).set_function(value)
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         self.requests.labels(method, route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.serving.errors import APIError
+from promptdsi.serving.error_responses import APIError
 
 LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 LINE = re.compile(r"(read|write)\s+([!-~]{16,})")
@@ -17,56 +17,56 @@ LINE = re.compile(r"(read|write)\s+([!-~]{16,})")
 
 @dataclass(frozen=True)
 class Access:
-    """Tokens and the write switch. Without a read token everybody who reaches the server may read."""
+    """The tokens and whether writing is enabled. Without a read token anyone who reaches the server may read."""
 
     read: str | None = None
     write: str | None = None
     allow_write: bool = False
 
     def check(self, authorization: str | None, *, writing: bool) -> None:
-        """Raise unless a request with this header may do what it asks for."""
+        """Raise unless a request with this Authorization header is allowed."""
         if writing and not self.allow_write:
             raise APIError(403, "read_only", "this server does not change its index", "start it with --allow-write")
         if not writing and self.read is None:
             return
         scheme, _, given = (authorization or "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
-        # Both are compared whatever the first comparison says: the time taken tells nothing.
-        may_write, may_read = same(given, self.write), same(given, self.read)
+        # Both are always compared, so that the time taken reveals nothing.
+        may_write, may_read = tokens_equal(given, self.write), tokens_equal(given, self.read)
         if may_write or (may_read and not writing):
             return
         if may_read:
             raise APIError(403, "forbidden", "this token may read, not write")
-        what = "the token is wrong" if given else "this needs a token"
-        raise APIError(401, "unauthorized", what, "send the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+        message = "the token is wrong" if given else "this needs a token"
+        raise APIError(401, "unauthorized", message, "send the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
 
 
-def same(given: str, token: str | None) -> bool:
+def tokens_equal(given: str, token: str | None) -> bool:
     return hmac.compare_digest(given.encode(), (token or secrets.token_hex()).encode())
 
 
 def read_tokens(path: Path) -> dict[str, str]:
-    """Tokens of a file with lines `read TOKEN` and `write TOKEN`; # begins a remark."""
-    found: dict[str, str] = {}
+    """Tokens of a file with lines `read TOKEN` and `write TOKEN`; # begins a comment."""
+    tokens: dict[str, str] = {}
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = LINE.fullmatch(line.strip())
         if not match:
             raise DataError("expected `read TOKEN` or `write TOKEN`, a token being at least 16 ASCII characters", path=path, line=number)
-        if match[1] in found:
+        if match[1] in tokens:
             raise DataError(f"has a second {match[1]} token", path=path, line=number)
-        found[match[1]] = match[2]
-    if len(set(found.values())) < len(found):
+        tokens[match[1]] = match[2]
+    if len(set(tokens.values())) < len(tokens):
         raise DataError("the read token and the write token are the same", path=path)
-    return found
+    return tokens
 
 
 def access_for(host: str, *, allow_write: bool, token_file: Path | None) -> Access:
-    """The access rules of a server on this address. A write token is made up where none is given on this machine alone."""
+    """The access rules of a server on this address. On loopback a write token is generated where no file gives one."""
     tokens = read_tokens(token_file) if token_file else {}
     if not LOOPBACK.fullmatch(host) and "read" not in tokens:
-        raise UsageError(f"--host {host} can be reached from elsewhere: give a --token-file with a line `read TOKEN`")
+        raise UsageError(f"--host {host} can be reached from other machines: give a --token-file with a line `read TOKEN`")
     if allow_write and token_file and "write" not in tokens:
         raise UsageError(f"--allow-write needs a line `write TOKEN` in {token_file}")
     write = tokens.get("write") or (secrets.token_urlsafe(24) if allow_write else None)

@@ -14,7 +14,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from promptdsi import Corpus, Index
-from promptdsi.serving.assistant import create_server
+from promptdsi.serving.mcp import create_server
 
 
 def asked(server: Any, work: Callable[[Client], Awaitable[Any]]) -> Any:

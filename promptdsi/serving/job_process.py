@@ -1,0 +1,99 @@
+"""The process of one job: adds a corpus while the server goes on searching. If it dies, the index is as it was.
+
+    python -m promptdsi.serving.job_process INDEX < job.json
+
+The job comes by standard input, so that no file of documents can be left behind. Progress, and at the end a report or an error, go
+to standard output, one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import Document
+from promptdsi.errors import DataError
+from promptdsi.index.index import Index
+from promptdsi.index.lock import Busy
+from promptdsi.index.results import Report
+from promptdsi.progress import Advance
+from promptdsi.serving.error_responses import to_api_error
+
+SECONDS_BETWEEN_LINES = 0.2
+NICENESS = 5  # searches go first
+SECONDS_TO_RETRY = 10.0  # while another process writes: deleting a document takes a moment
+MAX_UNFINDABLE = 100  # docids in a report; all are counted
+
+
+def main() -> int:
+    path = Path(sys.argv[1])
+    signal.signal(signal.SIGTERM, _interrupt)
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    job = json.load(sys.stdin)
+    try:
+        corpus = Corpus([Document(*fields) for fields in job["documents"]], name=job["name"])
+        index = Index.open(path, check=False, device=job["device"])
+        report = retry_while_busy(lambda: index.add(corpus, fast=job["fast"], update=job["update"], progress=progress_lines))
+    except KeyboardInterrupt:
+        send(error={"code": "stopped", "message": "the server was stopped; the index is as it was", "hint": "add the documents again"})
+        return 1
+    except Exception as error:
+        response = to_api_error(error, path)
+        if response.status == 500:
+            raise  # the server's log gets the traceback, its clients a plain sentence
+        changed = isinstance(error, DataError) and "--update" in response.message
+        hint = "tick “replace documents that changed”" if changed else response.hint
+        send(error={"code": response.code, "message": response.message, "hint": hint})
+        return 1
+    fields = report.to_json()
+    send(report=fields | {"unfindable": fields["unfindable"][:MAX_UNFINDABLE], "unfindable_count": len(fields["unfindable"])})
+    return 0
+
+
+def retry_while_busy(add: Callable[[], Report]) -> Report:
+    end = time.monotonic() + SECONDS_TO_RETRY
+    while True:
+        try:
+            return add()
+        except Busy:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def progress_lines(what: str, *, total: int | None = None, unit: str = "") -> Iterator[Advance]:
+    """Progress as JSON lines, a few per second."""
+    done, last = 0, time.monotonic()
+    send(stage=what, done=0, total=total, unit=unit)
+
+    def advance(amount: int) -> None:
+        nonlocal done, last
+        done += amount
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            send(stage=what, done=done, total=total, unit=unit)
+
+    yield advance
+    send(stage=what, done=done, total=total, unit=unit)
+
+
+def send(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

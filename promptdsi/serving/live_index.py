@@ -1,0 +1,196 @@
+"""The index of a server: its newest generation, a few older ones, and how the server moves on to a new one.
+
+Every request takes one `Index` and answers from it alone, so a response never mixes two generations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from promptdsi.errors import PromptDSIError
+from promptdsi.index.index import Index
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.results import EvalRecord
+from promptdsi.serving.error_responses import RETRY_AFTER, APIError, overloaded
+from promptdsi.serving.maps import draw_map
+from promptdsi.serving.schemas import GenerationSummary, MapResponse, RetentionRecord
+from promptdsi.serving.worker import Worker
+
+SECONDS_BETWEEN_LOOKS = 0.2  # for a new generation
+SECONDS_BETWEEN_RETRIES = 2.0  # of an index that cannot be opened
+OLDER = 2  # generations kept open beside the newest
+MAPS = 4
+SLOW = 4  # requests that may wait for an older generation or a map
+SECONDS_FOR_SLOW = 60.0
+log = logging.getLogger("promptdsi.serving")
+
+
+class LiveIndex:
+    """One index, open for any number of requests at a time."""
+
+    def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto", threads: int | None = None) -> None:
+        self.path = Path(path).expanduser()
+        self.options: dict[str, Any] = {"engine": engine, "device": device, "threads": threads}
+        self.problem: str | None = None  # why the newest generation could not be opened
+        self._newest: Index | None = None
+        self._mark: bytes | None = None
+        self._older: OrderedDict[int, Index] = OrderedDict()
+        self._maps: OrderedDict[int, MapResponse] = OrderedDict()
+        self._generations: list[GenerationSummary] | None = None
+        self._refreshing, self._turn = asyncio.Lock(), asyncio.Lock()
+        self._waiting = 0
+        # Two threads: a new generation is served in time while an older one or a map keeps the other busy.
+        self._follower, self._opener = Worker("serve-follow"), Worker("serve-open")
+
+    @property
+    def name(self) -> str:
+        return self.path.absolute().name
+
+    @property
+    def ready(self) -> bool:
+        return self._newest is not None
+
+    @property
+    def newest(self) -> Index:
+        if self._newest is None:
+            raise APIError(503, "not_ready", "the index is being opened and checked", "try again in a second", RETRY_AFTER)
+        return self._newest
+
+    async def follow(self) -> None:
+        """Open the index and serve each new generation soon after it is committed, by whatever process, until cancelled."""
+        self._follower.start()
+        self._opener.start()
+        while True:
+            await self.refresh()
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS if self.problem is None else SECONDS_BETWEEN_RETRIES)
+
+    async def close(self) -> None:
+        """End the threads and release the generations: the engine's threads end with them."""
+        await asyncio.gather(self._follower.close(), self._opener.close())
+        self._newest = None
+        self._older.clear()
+        self._maps.clear()
+
+    async def refresh(self) -> None:
+        """Serve the newest generation. If it cannot be opened, `problem` says why and the generation before stays."""
+        async with self._refreshing:
+            try:
+                mark = await self._follower.run(Index.commit_mark, self.path)
+                if mark != self._mark:
+                    self._newest = await self._follower.run(self._open_newest, self._newest)
+                    self._mark, self._generations = mark, None
+                    # A purge may have erased what older generations still hold open, and another index may be in this folder now.
+                    self._older.clear()
+                    self._maps.clear()
+                self.problem = None
+            except Exception as error:
+                if self.problem != str(error):
+                    state = f"generation {self._newest.generation} stays" if self._newest else "nothing is served"
+                    expected = isinstance(error, PromptDSIError | OSError)
+                    log.error("the newest generation cannot be opened, %s: %s", state, error, exc_info=not expected)
+                self.problem = str(error)
+
+    def _open_newest(self, served: Index | None) -> Index:
+        """The newest generation, warmed up; files of the one served so far are not verified again."""
+        index = served.reopen() if served else Index.open(self.path, **self.options)
+        index.locate("")  # the lookup by docid is built on first use, like the encoder
+        index.search("a first query, so that no client waits for what is set up once", k=1)
+        return index
+
+    async def at(self, generation: int | None) -> Index:
+        """The index at a generation, None being the newest; an older one is opened if need be."""
+        newest = self.newest
+        if generation is None or generation == newest.generation:
+            return newest
+        if not 1 <= generation <= newest.generation:
+            raise APIError(404, "no_generation", f"there is no generation {generation}", f"the newest is {newest.generation}")
+        if generation not in self._older:
+            async with self._slow_turn():
+                if generation not in self._older:
+                    newest = self.newest
+                    opened = await self._opener.run(partial(newest.reopen, at=generation))
+                    if newest is not self._newest:  # replaced meanwhile, perhaps by a purge: open again, and do not keep it
+                        return await self._opener.run(partial(self.newest.reopen, at=generation))
+                    self._older[generation] = opened
+                    while len(self._older) > OLDER:
+                        self._older.popitem(last=False)
+                return self._older[generation]
+        self._older.move_to_end(generation)
+        return self._older[generation]
+
+    async def map(self, generation: int | None) -> MapResponse:
+        """The map of a generation, computed once."""
+        index = await self.at(generation)
+        generation = index.generation
+        if generation not in self._maps:
+            async with self._slow_turn():
+                if generation not in self._maps:
+                    drawn_map = await self._opener.run(draw_map, index)
+                    if index is not self._newest and self._older.get(generation) is not index:
+                        return drawn_map  # not kept: it may show what was purged meanwhile
+                    self._maps[generation] = drawn_map
+                    while len(self._maps) > MAPS:
+                        self._maps.popitem(last=False)
+                return self._maps[generation]
+        return self._maps[generation]
+
+    @contextlib.asynccontextmanager
+    async def _slow_turn(self) -> AsyncIterator[None]:
+        """One at a time, a few waiting: opening and drawing take seconds, and must not take every request slot."""
+        if self._waiting >= SLOW:
+            raise overloaded("too many older generations or maps are asked for")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(SECONDS_FOR_SLOW), self._turn:
+                yield
+        except TimeoutError:
+            raise APIError(503, "timeout", "this took too long", "try again in a minute") from None
+        finally:
+            self._waiting -= 1
+
+    async def generations(self) -> list[GenerationSummary]:
+        """Every generation, oldest first; read once per change."""
+        if self._generations is None:
+            newest = self.newest
+            generations = [summarize(manifest) for manifest in await asyncio.to_thread(newest.log)]
+            if newest is not self._newest:
+                return generations
+            self._generations = generations
+        return self._generations
+
+    async def retention(self) -> list[RetentionRecord]:
+        """Hits@1 and Hits@10 of the evaluations recorded by `eval --record`."""
+        index = self.newest
+        return await asyncio.to_thread(lambda: [retention_record(record) for record in index.eval_records()])
+
+
+def summarize(manifest: Manifest) -> GenerationSummary:
+    """What made a generation, and how many documents can be found in it."""
+    event = manifest.event
+    return GenerationSummary(
+        generation=manifest.number,
+        parent=manifest.parent,
+        kind=manifest.kind,
+        time=manifest.time,
+        corpus=event.get("corpus"),
+        added=event.get("added", 0),
+        updated=event.get("updated", 0),
+        removed=event.get("documents", 0) if manifest.kind in ("delete", "purge") else 0,
+        documents=manifest.documents,
+        seconds=event.get("seconds"),
+        drift=event.get("drift"),
+        to=event.get("to"),
+    )
+
+
+def retention_record(record: EvalRecord) -> RetentionRecord:
+    n = len(record.ranks)
+    hits1, hits10 = (round(sum(rank <= k for rank in record.ranks) / n, 4) for k in (1, 10))
+    return RetentionRecord(generation=record.generation, corpus=record.corpus, split=record.split, n=n, hits1=hits1, hits10=hits10)

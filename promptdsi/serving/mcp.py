@@ -1,0 +1,74 @@
+"""The index as an MCP server: an assistant may search it and read documents, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import Field
+
+from promptdsi import __version__
+from promptdsi.errors import PromptDSIError
+from promptdsi.index.index import Index
+from promptdsi.serving.error_responses import to_api_error
+from promptdsi.serving.schemas import Docid, QueryText
+
+READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+MAX_HITS = 50  # more would only fill the assistant's context
+
+
+def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
+    """A server with the tools `search` and `get_document`; it answers from the newest generation."""
+    mark = Index.commit_mark(path)
+    index = Index.open(path, **options)
+    folder = index.path
+    server = MCPServer(
+        "promptdsi",
+        version=__version__,
+        instructions=f"Finds passages in the index {folder.absolute().name} of {len(index):,} documents; ask in plain language.",
+        log_level="WARNING",
+    )
+    lock = threading.Lock()  # tools run in threads: each takes one generation and answers from it alone
+
+    def newest() -> Index:
+        nonlocal index, mark
+        with lock:
+            latest = Index.commit_mark(path)
+            if latest != mark:
+                index, mark = index.reopen(), latest
+            return index
+
+    @server.tool(annotations=READ_ONLY)
+    def search(query: QueryText, k: Annotated[int, Field(ge=1, le=MAX_HITS, description="number of hits")] = 10) -> dict[str, Any]:
+        """Find the documents that answer a question: rank, docid, score, title and the passage with the question's words."""
+        with tool_errors(folder):
+            current = newest()
+            return {"generation": current.generation, "hits": [hit.to_json() for hit in current.search(query, k=k)]}
+
+    @server.tool(annotations=READ_ONLY)
+    def get_document(docid: Docid) -> dict[str, Any]:
+        """The full text of a document, by the docid that search gave."""
+        with tool_errors(folder):
+            current = newest()
+            location = current.locate(docid)
+            if location is None or location.deleted:
+                raise ToolError(f"there is no document {docid!r}")
+            document = current.get(docid)
+        return {"docid": docid, "title": document.title, "text": document.text, "metadata": dict(document.metadata)}
+
+    return server
+
+
+@contextlib.contextmanager
+def tool_errors(folder: Path) -> Iterator[None]:
+    """Errors of the index as messages without a path."""
+    try:
+        yield
+    except PromptDSIError as error:
+        raise ToolError(to_api_error(error, folder).message) from None
