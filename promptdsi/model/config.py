@@ -1,13 +1,29 @@
-"""The sizes of an encoder, and where prompts stand in it. Apart from the model itself, so that they can be read without torch."""
+"""The sizes of an encoder and its activations; without torch, because the query engine reads them too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-PROMPT_LAYERS = (2,)  # unless a strategy is told otherwise
-NO_PROMPT = -1  # the number of the prompt that a query without one has chosen
+PROMPT_LAYERS = (2,)  # the default of every strategy
+NO_PROMPT = -1  # the prompt id of a query that goes without a prompt
+
+
+class Activation(NamedTuple):
+    """A function of `torch.nn.functional` with its options, and the operator of onnxruntime that computes the same."""
+
+    torch: str
+    onnx: str
+    domain: str = "com.microsoft"
+    options: Mapping[str, str] = {}
+
+
+ACTIVATIONS = {
+    "gelu": Activation("gelu", "Gelu"),
+    "relu": Activation("relu", "Relu", domain=""),
+    "gelu_new": Activation("gelu", "FastGelu", options={"approximate": "tanh"}),
+}
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,7 @@ class EncoderConfig:
 
 
 def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
-    """Raise ValueError unless these are the weights of such an encoder: names and shapes, nothing is read."""
+    """Raise ValueError unless these are the weights of such an encoder, by names and shapes; no weight is read."""
     width, inner = config.width, config.feed_forward
     sizes = {"query_key_value": (3 * width, width), "attention_out": (width, width), "up": (inner, width), "down": (width, inner)}
     expected: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, width), "position.weight": (config.positions, width)}

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.model.config import EncoderConfig
-from promptdsi.model.encoder import ACTIVATIONS
+from promptdsi.model.config import ACTIVATIONS, EncoderConfig
 
 BERT_LIKE = {
     "query": "attention.self.query",

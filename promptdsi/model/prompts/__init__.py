@@ -21,19 +21,19 @@ def strategies() -> dict[str, type[PromptStrategy]]:
 
 def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
     """A strategy by name; keywords it does not have are an error."""
-    known = strategies()
-    if name not in known:
-        raise UsageError(f"no prompt strategy {name!r}; there are {', '.join(known)}")
+    kinds = strategies()
+    if name not in kinds:
+        raise UsageError(f"no prompt strategy {name!r}; there are {', '.join(kinds)}")
     try:
-        made = known[name](**keywords)
+        strategy = kinds[name](**keywords)
     except TypeError as error:
         raise UsageError(f"prompt strategy {name}: {error}") from None
-    for option, values in made.allowed.items():
-        if getattr(made, option, values[0]) not in values:
-            raise UsageError(f"prompt strategy {name}: {option}={getattr(made, option)!r} is none of {', '.join(values)}")
-    if made.prompt_length < 2 or made.prompt_length % 2:
-        raise UsageError(f"prompt_length={made.prompt_length} counts key and value rows together: it must be even and positive")
-    return made
+    for option, values in strategy.allowed.items():
+        if getattr(strategy, option, values[0]) not in values:
+            raise UsageError(f"prompt strategy {name}: {option}={getattr(strategy, option)!r} is none of {', '.join(values)}")
+    if strategy.prompt_length < 2 or strategy.prompt_length % 2:
+        raise UsageError(f"prompt_length={strategy.prompt_length} counts key and value rows together: it must be even and positive")
+    return strategy
 
 
 def _subclasses(kind: type[PromptStrategy]) -> Iterator[type[PromptStrategy]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class NoPrompts(PromptStrategy):
@@ -15,5 +18,5 @@ class NoPrompts(PromptStrategy):
     def begin_corpus(self, queries: Tensor) -> None:
         pass
 
-    def select(self, query: Tensor) -> Selection:
-        return Selection(prefix=None, loss=query.new_zeros(()))
+    def select(self, query: Any) -> Selection:
+        return Selection(prefix=None)

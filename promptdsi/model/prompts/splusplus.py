@@ -2,17 +2,18 @@
 pairs so far. Earlier pairs are frozen. Try: --prompts s++
 
 A new prompt starts as a copy of the previous one (`copy_previous`), its key fresh. `key_update="closed_form"` sets the key to
-the optimum of the match term, the normalised mean of the normalised queries, since the key touches nothing else in training.
+the optimum of the match term, the normalized mean of the normalized queries, since the key touches nothing else in training.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from promptdsi.model.arrays import array_namespace, unit
+from promptdsi.model.prompts.strategy import PromptStrategy, Selection
 
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class SPromptPlusPlus(PromptStrategy):
@@ -29,14 +30,13 @@ class SPromptPlusPlus(PromptStrategy):
         if self.prompts and self.copy_previous:
             prompt = self.prompts[-1].detach().clone()
         if self.key_update == "closed_form":
-            key = unit(unit(self.centred(queries)).sum(0, keepdim=True))
-        self.prompts.append(nn.Parameter(prompt))  # (1, L, 2, P, D)
-        self.keys.append(nn.Parameter(key, requires_grad=self.key_update == "sgd"))  # (1, D)
+            key = unit(unit(self.centered(queries)).sum(0, keepdim=True))
+        self.append("prompts", prompt)  # (1, L, 2, P, D)
+        self.append("keys", key, learns=self.key_update == "sgd")  # (1, D)
 
-    def select(self, query: Tensor) -> Selection:
+    def select(self, query: Any) -> Selection:
         similarity = self.similarity(query)  # (B, M)
-        newest = torch.full_like(query[:, 0], len(self.keys) - 1, dtype=torch.long)  # (B,)
-        ids = newest if self.training else similarity.argmax(1)  # (B,)
-        chosen = similarity.gather(1, ids[:, None])[:, 0]  # (B,)
-        loss = (1 - chosen).mean() if self.training and self.key_update == "sgd" else query.new_zeros(())
-        return Selection(self.choose(ids), loss, ids, chosen.detach())
+        ids = similarity.argmax(1)  # (B,)
+        if self.training:
+            ids = array_namespace(ids).full_like(ids, len(self.keys) - 1)
+        return self.selection(ids, similarity, match=self.key_update == "sgd")

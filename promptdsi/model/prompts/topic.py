@@ -6,11 +6,14 @@ belongs to never changes, because keys and lower layers are frozen. Objective: c
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection, unit
+from promptdsi.model.arrays import unit
+from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Topic(PromptStrategy):
@@ -19,25 +22,27 @@ class Topic(PromptStrategy):
 
     def prepare(self, queries: Tensor, topics: Tensor | None = None) -> None:
         """Keys = means of the unit selection vectors of each topic's queries; topic −1 (outliers) is dropped."""
+        import torch
+
         super().prepare(queries)
         if topics is None:
             raise ValueError("the topic strategy needs the topic of each query of D0")
-        found = topics[topics >= 0].unique()
-        if len(found) < 2:
-            raise PromptDSIError(f"D0 gave {len(found)} topics, at least two are needed; use more documents or another strategy")
-        place = torch.searchsorted(found, topics.clamp(min=0))
-        directions = unit(self.centred(queries)) * (topics >= 0)[:, None]
-        sums = queries.new_zeros(len(found), queries.shape[1]).index_add_(0, place, directions)  # (M, D)
-        counts = torch.bincount(place[topics >= 0], minlength=len(found))  # (M,)
-        self.keys.append(nn.Parameter(sums / counts[:, None], requires_grad=False))
+        labels = topics[topics >= 0].unique()
+        if len(labels) < 2:
+            raise PromptDSIError(f"D0 gave {len(labels)} topics, at least two are needed; use more documents or another strategy")
+        position = torch.searchsorted(labels, topics.clamp(min=0))
+        directions = unit(self.centered(queries)) * (topics >= 0)[:, None]
+        sums = queries.new_zeros(len(labels), queries.shape[1]).index_add_(0, position, directions)  # (M, D)
+        counts = torch.bincount(position[topics >= 0], minlength=len(labels))  # (M,)
+        self.append("keys", sums / counts[:, None], learns=False)
 
     def begin_corpus(self, queries: Tensor) -> None:
         if not self.keys:
             raise PromptDSIError("topics are mined while D0 is learned; create the index with prompts topic")
         if not self.prompts:
-            self.prompts.append(nn.Parameter(self.new_prompts(len(self.keys[0]), queries)))
+            self.append("prompts", self.new_prompts(len(self.keys[0]), queries))
         self.prompts.requires_grad_(True)
 
-    def select(self, query: Tensor) -> Selection:
-        similarity, ids = self.similarity(query).max(1)  # (B,), (B,)
-        return Selection(self.choose(ids), query.new_zeros(()), ids, similarity)
+    def select(self, query: Any) -> Selection:
+        similarity = self.similarity(query)  # (B, M)
+        return self.selection(similarity.argmax(1), similarity)

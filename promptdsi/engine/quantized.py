@@ -1,0 +1,159 @@
+"""Rows quantized to int8: a quarter of the bytes to read in a search, and a bound on the error of each score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.engine.graph import IR, OPSET, Session
+from promptdsi.model.arrays import Floats
+
+LARGEST = 127
+# A quantized query is unsigned, 1 to 127 with zero at `ZERO_POINT`: products of unsigned and signed bytes are the fast ones, and with
+# seven bits the sum of two products fits the 16 bits that processors without VNNI accumulate in.
+ZERO_POINT = 64
+SMALL_BLOCK = 2_048  # rows: smaller blocks are merged
+PANEL = 16_384  # rows per panel, the unit a thread scans; smaller panels are read more slowly
+
+
+class QuantizedRows(NamedTuple):
+    """Rows v approximated by v̂ = `scale` · int8. The field names are those of the tensors on disk.
+
+    The integers are stored in panels of `PANEL` rows (the last may be shorter), and within a panel dimension by dimension, (D, n): that
+    layout lets a product with one query run at memory bandwidth. `error` and `length` are rounded up, so bounds computed from them hold.
+    """
+
+    panels: NDArray[np.int8]  # (n D,)
+    shift: NDArray[np.int32]  # (n,), `ZERO_POINT` times the sum of a row's integers
+    scale: Floats  # (n,)
+    error: Floats  # (n,), |v − v̂|
+    length: Floats  # (n,), |v̂|
+
+    def split(self) -> Iterator[QuantizedRows]:
+        """The same rows, one panel at a time."""
+        count = len(self.shift)
+        for first in range(0, count, PANEL):
+            rows, width = slice(first, first + PANEL), len(self.panels) // count
+            panel = self.panels[first * width : (first + PANEL) * width]
+            yield QuantizedRows(panel, self.shift[rows], self.scale[rows], self.error[rows], self.length[rows])
+
+    @classmethod
+    def concat(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
+        """The rows of all parts; panels are laid out anew."""
+        integers = np.concatenate([panel.panels.reshape(-1, len(panel.shift)).T for part in parts for panel in part.split()])  # (n, D)
+        panels = [integers[first : first + PANEL].T.reshape(-1) for first in range(0, len(integers), PANEL)]
+        return cls(np.concatenate(panels), *(np.concatenate(part) for part in list(zip(*parts, strict=True))[1:]))
+
+
+class RowBlock(NamedTuple):
+    """Rows stored together. Without quantized rows they are searched by float32 products only."""
+
+    rows: Floats  # (n, D)
+    quantized: QuantizedRows | None = None
+
+    def panels(self) -> Iterator[RowBlock]:
+        """The block's panels, the unit that chunks are made of."""
+        firsts = range(0, len(self.rows), PANEL)
+        parts = self.quantized.split() if self.quantized else [None] * len(firsts)
+        for first, part in zip(firsts, parts, strict=True):
+            yield RowBlock(self.rows[first : first + PANEL], part)
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Length and error of each row as the scan sees it (n,); float32 rows have no error."""
+        if self.quantized:
+            return self.quantized.length, self.quantized.error
+        # A float32 sum of D squares is off by less than D · 2⁻²³ of itself: added, the bound holds.
+        length = np.sqrt(np.einsum("nd,nd->n", self.rows, self.rows) * np.float32(1 + self.rows.shape[1] * 2.0**-23))
+        return round_up(length), np.zeros_like(length)
+
+
+def quantize(rows: Floats) -> QuantizedRows:
+    """Quantize rows (n, D); they must be finite."""
+    if not np.isfinite(rows).all():
+        raise ValueError("rows hold NaN or Inf")
+    parts = [_quantize_panel(rows[first : first + PANEL]) for first in range(0, max(len(rows), 1), PANEL)]
+    return QuantizedRows(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def _quantize_panel(rows: Floats) -> QuantizedRows:
+    exact = rows.astype(np.float64)
+    scale = (np.abs(exact).max(1, initial=0) / LARGEST).astype(np.float32)
+    integers = np.rint(exact / np.where(scale > 0, scale, 1)[:, None].astype(np.float64)).clip(-LARGEST, LARGEST)
+    approximate = integers * scale[:, None].astype(np.float64)
+    error, length = np.linalg.norm(exact - approximate, axis=1), np.linalg.norm(approximate, axis=1)
+    shift = (ZERO_POINT * integers.sum(1)).astype(np.int32)
+    return QuantizedRows(integers.astype(np.int8).T.reshape(-1), shift, scale, round_up(error), round_up(length))
+
+
+def round_up(values: NDArray[Any]) -> Floats:
+    """float32 values that are not below the given ones."""
+    return np.nextafter(values.astype(np.float32), np.float32(np.inf))
+
+
+SCORE = f"""
+<ir_version: {IR}, opset_import: ["": {OPSET}]>
+score (uint8[1, D] query, int8[D, n] rows, int32[n] shift, float[n] scale) => (float[1, n] scores)
+{{
+    shifted = MatMulInteger (query, rows)
+    products = Sub (shifted, shift)
+    real = Cast <to = 1> (products)
+    scores = Mul (real, scale)
+}}
+"""
+
+
+class QuantizedQuery:
+    """One query against quantized rows: approximate scores, and a bound on their error."""
+
+    def __init__(self, query: Floats) -> None:
+        exact = query.astype(np.float64)
+        largest = float(np.abs(exact).max(initial=0))
+        self.scale = largest / (ZERO_POINT - 1) if largest else 1.0
+        integers = np.rint(exact / self.scale)
+        self.integers = (integers + ZERO_POINT).astype(np.uint8)[None]  # (1, D)
+        rest = exact - self.scale * integers
+        self.error, self.length = math.sqrt(rest @ rest), math.sqrt(exact @ exact)
+
+    def score(self, panel: QuantizedRows, scores: Floats) -> None:
+        """Write the approximate scores of one panel's rows into `scores` (n,)."""
+        rows = panel.panels.reshape(-1, len(panel.shift))
+        inputs = {"query": self.integers, "rows": rows, "shift": panel.shift, "scale": panel.scale}
+        np.multiply(_score_session().run(None, inputs)[0][0], np.float32(self.scale), out=scores)
+
+    def error_bound(self, length: Any, error: Any) -> Any:
+        """Bound on a score's error for rows of this length and error: |q·v − q̂·v̂| ≤ |q − q̂|·|v̂| + |q|·|v − v̂|."""
+        # The two millionths cover the rounding of the approximate score and of the exact score it is compared with.
+        return length * np.float32(self.error + 2e-6 * self.length) + error * np.float32(self.length * (1 + 2e-6))
+
+
+@cache
+def _score_session() -> Session:
+    from onnx import parser
+
+    return Session(parser.parse_model(SCORE).SerializeToString(), threads=1)
+
+
+def merge_small_blocks(blocks: Sequence[RowBlock]) -> list[RowBlock]:
+    """The same rows with small consecutive blocks copied into one.
+
+    A thousand small corpora are then searched as fast as a large one, and keep no file open.
+    """
+    merged: list[RowBlock] = []
+    small: list[RowBlock] = []
+    for block in [*(block for block in blocks if len(block.rows)), None]:
+        if block is not None and len(block.rows) < SMALL_BLOCK:
+            small.append(block)
+            continue
+        if small:
+            quantized = [part.quantized for part in small if part.quantized]
+            rows = np.concatenate([part.rows for part in small])
+            merged.append(RowBlock(rows, QuantizedRows.concat(quantized) if len(quantized) == len(small) else None))
+            small = []
+        if block is not None:
+            merged.append(block)
+    return merged or list(blocks[:1])

@@ -1,0 +1,279 @@
+"""All rows of a generation and exact top-k search in them.
+
+Every search has two steps. The first gives each row an approximate score with a bound on its error: from int8 rows for a few queries,
+where reading the rows is what takes the time; from a float32 product for many. The second scores in float64 the few rows that may be
+among the k best. So a result does not depend on how many queries are searched at once, and equal rows tie exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks
+from promptdsi.engine.threads import cores, share, single_threaded_blas
+from promptdsi.model.arrays import Floats, unit
+
+if TYPE_CHECKING:
+    from promptdsi.model.rows import Rows
+
+Numbers = NDArray[np.int64]
+SCAN_QUERIES = 8  # up to so many queries int8 rows are faster: a quarter of the bytes, but read once per query
+SCAN_ROWS = 1 << 18  # int8 rows per chunk: enough that Python's share of the time is small, few enough that scores stay in the cache
+SCAN_BYTES = 8 << 20  # int8 bytes per thread: for fewer, waking a second thread takes longer than it saves
+PRODUCT_SCORES = 1 << 22  # scores per chunk of a float32 product: at least one panel for `BATCH` queries
+PRODUCT_SIZE = 1 << 25  # multiplications per thread: for fewer, waking a second thread takes longer than it saves
+CANDIDATES = 64  # candidates scored exactly without a second look at their bounds: scoring them is faster than looking
+SAMPLE = 16  # groups per result wanted, whose maxima estimate the k-th best score
+BATCH = 256  # queries searched at once
+EXACT_ROWS = 8_192  # rows scored exactly at once: bounds memory where many rows tie
+ROUNDING = 2.0**-23  # relative error of float32, for each term of a sum
+
+
+class RowChunk(NamedTuple):
+    """Consecutive panels that are scored in one go."""
+
+    first: int  # number of the first row
+    panels: Sequence[RowBlock]
+    starts: Sequence[int]  # each panel's first row, counted within the chunk
+    deleted: Numbers  # deleted rows, counted within the chunk
+    length: Floats  # (n,)
+    error: Floats  # (n,)
+    max_length: float
+    max_error: float
+
+    @classmethod
+    def from_panels(cls, first: int, panels: Sequence[RowBlock], deleted: Numbers) -> RowChunk:
+        length, error = (_concat(parts) for parts in zip(*(panel.bounds() for panel in panels), strict=True))
+        starts = [0, *accumulate(len(panel.rows) for panel in panels[:-1])]
+        low, high = np.searchsorted(deleted, (first, first + len(length)))
+        return cls(first, panels, starts, deleted[low:high] - first, length, error, float(length.max()), float(error.max()))
+
+    def scan(self, query: QuantizedQuery, threads: int) -> Floats:
+        """The approximate score of each row (n,), from the int8 rows."""
+        scores = np.empty(len(self.length), np.float32)
+        threads = min(threads, len(self.panels), 1 + sum(panel.rows.size for panel in self.panels) // SCAN_BYTES)
+
+        def score(part: slice) -> None:
+            for panel, start in zip(self.panels[part], self.starts[part], strict=True):
+                assert panel.quantized is not None, "only quantized rows are scanned"
+                query.score(panel.quantized, scores[start : start + len(panel.rows)])
+
+        share(len(self.panels), 1, score, threads=threads)
+        return self._mask_deleted(scores)
+
+    def products(self, queries: Floats, threads: int, transform: Callable[[Floats], Floats] = np.asarray) -> Floats:
+        """The float32 product of each query (B, D) with each row, or with the row transformed: (B, n)."""
+        count = len(self.length)
+        scores = np.empty((len(queries), count), np.float32)
+        threads = min(threads, 1 + queries.size * count // PRODUCT_SIZE)
+
+        def multiply(part: slice) -> None:
+            for panel, start in zip(self.panels, self.starts, strict=True):
+                low, high = max(part.start, start), min(part.stop, start + len(panel.rows))
+                if low < high:
+                    np.matmul(queries, transform(panel.rows[low - start : high - start]).T, out=scores[:, low:high])
+
+        with single_threaded_blas():
+            share(count, -(-count // threads), multiply, threads=threads)
+        return self._mask_deleted(scores)
+
+    def _mask_deleted(self, scores: Floats) -> Floats:
+        scores[..., self.deleted] = -np.inf
+        return scores
+
+
+class TopRows(NamedTuple):
+    """The best rows of each query, best first, and their scores: (B, k) each."""
+
+    rows: Numbers
+    scores: Floats
+
+
+class RowTable:
+    """Rows by number, in the order of `docids`; rows in `deleted` are never returned. Immutable, so threads may share it."""
+
+    def __init__(self, blocks: Sequence[RowBlock], docids: Sequence[str], deleted: set[int], *, threads: int = 1) -> None:
+        self.blocks, self.docids, self.deleted, self.threads = blocks, docids, deleted, threads
+        self.firsts = np.cumsum([0, *(len(block.rows) for block in blocks)])
+        self.quantized = all(block.quantized for block in blocks)
+        self._deleted = np.array(sorted(deleted), np.int64)
+        self._chunks_by_size: dict[int, list[RowChunk]] = {}
+
+    @classmethod
+    def from_rows(cls, rows: Rows) -> RowTable:
+        """The rows of a model. Not quantized: that takes longer than the few searches a model is asked for."""
+        blocks = [RowBlock(block.detach().cpu().numpy()) for block in rows.blocks]
+        return cls(merge_small_blocks(blocks), rows.docids, rows.deleted, threads=cores())
+
+    def __len__(self) -> int:
+        return len(self.docids)
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        """The row of each docid; of a replaced document, the newest."""
+        return {docid: row for row, docid in enumerate(self.docids)}
+
+    def vectors(self, rows: Sequence[int] | Numbers) -> Floats:
+        """Rows by number: (n, D)."""
+        numbers = np.asarray(rows, np.int64)
+        if len(self.blocks) == 1:
+            return self.blocks[0].rows[numbers]
+        blocks = np.searchsorted(self.firsts, numbers, side="right") - 1
+        vectors = np.empty((len(numbers), self.blocks[0].rows.shape[1]), np.float32)
+        for block in np.flatnonzero(np.bincount(blocks)).tolist():
+            inside = blocks == block
+            vectors[inside] = self.blocks[block].rows[numbers[inside] - self.firsts[block]]
+        return vectors
+
+    def scores(self, query: Floats, rows: Sequence[int] | Numbers) -> Floats:
+        """Exact scores of some rows: summed in float64, rounded to float32."""
+        numbers, exact = np.asarray(rows, np.int64), query.astype(np.float64)
+        scores = np.empty(len(numbers), np.float32)
+        for first in range(0, len(numbers), EXACT_ROWS):
+            part = self.vectors(numbers[first : first + EXACT_ROWS]).astype(np.float64)
+            # Not a matrix product: it sums equal rows in different orders depending on their position, and they would not tie.
+            scores[first : first + EXACT_ROWS] = (part * exact).sum(1)
+        return scores
+
+    def top(self, queries: Floats, k: int) -> TopRows:
+        """The k best live rows of each query (B, D), ties by docid."""
+        k = min(k, len(self) - len(self.deleted))
+        parts = [self._top_of_batch(queries[first : first + BATCH], k) for first in range(0, max(len(queries), 1), BATCH)]
+        return TopRows(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _top_of_batch(self, queries: Floats, k: int) -> TopRows:
+        heaps = [TopK(self, query, k) for query in queries]
+        if k:
+            (self._scan if self.quantized and len(queries) <= SCAN_QUERIES else self._multiply)(heaps, queries)
+        rows = np.array([[row for _, row in heap.pairs] for heap in heaps], np.int64)
+        scores = np.array([[score for score, _ in heap.pairs] for heap in heaps], np.float32)
+        return TopRows(rows.reshape(len(heaps), k), scores.reshape(len(heaps), k))
+
+    def ranks(self, query: Floats, targets: Sequence[int]) -> Numbers:
+        """Exact ranks of some rows for one query, from 1: live rows that score higher, or equal with an earlier docid, count."""
+        ranks = np.ones(len(targets), np.int64)
+        target_scores = self.scores(query, targets)
+        for chunk, scores, bound in self._products(query[None]):
+            for position, (score, target) in enumerate(zip(target_scores, targets, strict=True)):
+                gap = scores[0] - score
+                undecided = np.flatnonzero(np.abs(gap) <= bound[0]) + chunk.first
+                exact = self.scores(query, undecided)
+                ranks[position] += (gap > bound[0]).sum() + (exact > score).sum()
+                ranks[position] += sum(self.docids[row] < self.docids[target] for row in undecided[exact == score])
+        return ranks
+
+    def neighbors(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
+        """The k live rows with the highest cosine to each of some rows, without the row itself; (row, cosine), best first."""
+        directions = unit(self.vectors(rows))
+        nearest: list[list[tuple[int, float]]] = [[] for _ in rows]
+        for chunk in self._chunks(PRODUCT_SCORES // BATCH):
+            cosines = chunk.products(directions, self.threads, unit)
+            for position, row in enumerate(rows):
+                if chunk.first <= row < chunk.first + len(chunk.length):
+                    cosines[position, row - chunk.first] = -np.inf
+                best = np.argpartition(-cosines[position], min(k, len(chunk.length) - 1))[:k]
+                pairs = [(int(chunk.first + other), float(cosines[position, other])) for other in best if cosines[position, other] > -np.inf]
+                nearest[position] = sorted(nearest[position] + pairs, key=lambda pair: -pair[1])[:k]
+        return nearest
+
+    def _scan(self, heaps: list[TopK], queries: Floats) -> None:
+        """Approximate scores from int8 rows: each chunk is read once per query."""
+        quantized = [QuantizedQuery(query) for query in queries]
+        for chunk in self._chunks(SCAN_ROWS):
+            for heap, query in zip(heaps, quantized, strict=True):
+                heap.update(chunk, chunk.scan(query, self.threads), query.error_bound(chunk.max_length, chunk.max_error), query)
+
+    def _multiply(self, heaps: list[TopK], queries: Floats) -> None:
+        """Approximate scores from float32 products: each chunk is read once for all queries."""
+        for chunk, scores, bound in self._products(queries):
+            for position, heap in enumerate(heaps):
+                heap.update(chunk, scores[position], bound[position])
+
+    def _products(self, queries: Floats) -> Iterator[tuple[RowChunk, Floats, Floats]]:
+        """For each chunk the scores of its rows (B, n) and a bound on their rounding error (B,)."""
+        lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
+        # The chunk size is rounded to a power of two of the queries, so that few sizes of chunks are made and kept.
+        for chunk in self._chunks(PRODUCT_SCORES >> (len(queries) - 1).bit_length()):
+            bound = lengths * np.float32(2 * ROUNDING * queries.shape[1] * (chunk.max_length + chunk.max_error))
+            yield chunk, chunk.products(queries, self.threads), bound
+
+    def _chunks(self, size: int) -> list[RowChunk]:
+        """The rows as chunks of whole panels, about `size` rows each. Made once per size."""
+        if size not in self._chunks_by_size:
+            groups: list[list[RowBlock]] = []
+            count = size
+            for panel in (panel for block in self.blocks for panel in block.panels()):
+                if count + len(panel.rows) > size:
+                    groups.append([])
+                    count = 0
+                groups[-1].append(panel)
+                count += len(panel.rows)
+            starts = accumulate((sum(len(panel.rows) for panel in group) for group in groups), initial=0)
+            chunks = [RowChunk.from_panels(start, group, self._deleted) for start, group in zip(starts, groups, strict=False)]
+            self._chunks_by_size[size] = chunks
+        return self._chunks_by_size[size]
+
+
+class TopK:
+    """The k best rows of one query among the chunks seen so far."""
+
+    def __init__(self, table: RowTable, query: Floats, k: int) -> None:
+        self.table, self.query, self.k = table, query, k
+        self.pairs: list[tuple[float, int]] = []  # (score, row), best first
+        self.threshold = -np.inf  # an exact score below it cannot be among the k best
+
+    def update(self, chunk: RowChunk, scores: Floats, bound: float | np.float32, query: QuantizedQuery | None = None) -> None:
+        """Take a chunk into account. No score of it is off by more than `bound`; `query` gives the bound of each single row."""
+        if self.threshold == -np.inf:
+            self.threshold = kth_best(scores, self.k) - float(bound)  # k rows certainly reach it
+        if self.threshold > -np.inf:
+            candidates = np.flatnonzero(scores >= self.threshold - bound)
+        else:
+            candidates = np.flatnonzero(scores > -np.inf)
+        first, rest = candidates, candidates[:0]
+        if (limit := max(2 * self.k, CANDIDATES)) < len(candidates):
+            # Score the most promising first: the threshold is then exact, and few of the rest still reach it.
+            order = np.argpartition(scores[candidates], len(candidates) - limit)
+            first, rest = candidates[order[-limit:]], candidates[order[:-limit]]
+        self._score(first + chunk.first)
+        rest = rest[scores[rest] >= self.threshold - bound]
+        if len(rest):  # the bound of the chunk's worst row was not enough: take each row's own
+            length, error = chunk.length[rest], chunk.error[rest]
+            if query is None:
+                bounds = bound * ((length + error) / (chunk.max_length + chunk.max_error))
+            else:
+                bounds = query.error_bound(length, error)
+            self._score(rest[scores[rest] >= self.threshold - bounds] + chunk.first)
+
+    def _score(self, rows: Numbers) -> None:
+        """Score rows exactly and keep the k best."""
+        if not len(rows):
+            return
+        scores = self.table.scores(self.query, rows)
+        kth = np.partition(scores, len(scores) - self.k)[len(scores) - self.k] if len(scores) > self.k else -np.inf
+        good = scores >= max(kth, self.threshold)
+        pairs = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
+        self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]]))[: self.k]
+        if len(self.pairs) == self.k:
+            self.threshold = max(self.threshold, self.pairs[-1][0])
+
+
+def _concat(parts: Sequence[Floats]) -> Floats:
+    """Parts as one array; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def kth_best(scores: Floats, k: int) -> float:
+    """A score that at least k of these reach, and not many more; -inf where there are fewer than k."""
+    if len(scores) < k:
+        return -np.inf
+    groups = SAMPLE * k
+    if len(scores) >= 2 * groups:  # the k-th best of group maxima is a lower bound, found without partitioning all scores
+        scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(0)
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k])
