@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from typing import Any
+
+from torch import Tensor
 
 from promptdsi.model.prompts import PromptStrategy, Selection, strategies
 
@@ -14,12 +16,12 @@ class NearestCorpus(PromptStrategy):
 
     def begin_corpus(self, queries: Tensor) -> None:
         self.freeze()
-        self.keys.append(nn.Parameter(queries.mean(0, keepdim=True), requires_grad=False))
-        self.prompts.append(nn.Parameter(self.new_prompts(1, queries)))
+        self.append("keys", queries.mean(0, keepdim=True), learns=False)
+        self.append("prompts", self.new_prompts(1, queries))
 
-    def select(self, query: Tensor) -> Selection:
-        similarity, ids = self.similarity(query).max(1)
-        return Selection(self.choose(ids), query.new_zeros(()), ids, similarity)
+    def select(self, query: Any) -> Selection:
+        similarity = self.similarity(query)
+        return self.selection(similarity.argmax(1), similarity)
 
 
 ALL = sorted(set(strategies()) | {"nearest-corpus"})

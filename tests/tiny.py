@@ -13,7 +13,7 @@ from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder, Tokens
 from promptdsi.model.prompts import make_strategy
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 
 WIDTH = 8
 

@@ -97,7 +97,7 @@ def contestant(name: str, place: str) -> Ask:
 
         snapshot = Index.open(place, check=False).snapshot
         every = [FIRST, *queries(max(ASKED * ROUNDS, BATCH))]
-        known = dict(zip(every, snapshot.encoder.encode(every), strict=True))
+        known = dict(zip(every, snapshot.encoder.encode(every).vectors, strict=True))
         return lambda asked: snapshot.table.top(np.stack([known[query] for query in asked]), 10)
     if name == THEIRS:
         import faiss
@@ -217,7 +217,7 @@ def is_exact(place: Path, rows: int, asked: list[str]) -> bool:
     from promptdsi import Index
 
     snapshot = Index.open(place, check=False).snapshot
-    vectors = snapshot.encoder.encode(asked[:16])
+    vectors = snapshot.encoder.encode(asked[:16]).vectors
     every = np.concatenate([block.rows for block in snapshot.table.blocks])
     together = snapshot.table.top(vectors, 10)
     for number, vector in enumerate(vectors):
@@ -243,7 +243,7 @@ def cost_of_int8() -> dict[str, Any]:
         Index.create(Path(folder) / "index", corpus, params={"fit.epochs": 0}, offline=True, device="cpu")
         for engine in ("onnx", "int8"):
             index = Index.open(Path(folder) / "index", engine=engine)
-            vectors.append(index.snapshot.encoder.encode(asked))
+            vectors.append(index.snapshot.encoder.encode(asked).vectors)
             ranks = [
                 next((hit.rank for hit in found if hit.docid == pair.docid), 11)
                 for found, pair in zip(index.search(asked, k=10), pairs, strict=True)

@@ -26,7 +26,7 @@ from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.training.batches import bucketed
 from promptdsi.training.encoding import keep_states
 from promptdsi.training.examples import Examples, TrainingPair, tokenised, training_pairs_of

@@ -14,7 +14,7 @@ import typer
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.reading import ReadNotes
-from promptdsi.engine.session import cores
+from promptdsi.engine.threads import cores
 from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent
 

@@ -42,7 +42,7 @@ def search(
     snapshot = opened.snapshot
     for batch in _batches(queries):
         found = opened.search(batch, k=k, explain=explain)  # first, because it says what is wrong with a query
-        if cut := snapshot.encoder.cut(batch):
+        if cut := sum(snapshot.encoder.tokenizer.encode(batch, max_tokens=snapshot.encoder.max_tokens).truncated):
             limit = snapshot.manifest.params["encoding"]["max_tokens"]
             say(f"{cut:,} queries are longer than {limit} tokens; their ends were not read", quiet=quiet)
         for query, hits in zip(batch, found, strict=True):

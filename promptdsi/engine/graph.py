@@ -42,7 +42,7 @@ class Session:
 
 
 class GraphPart(NamedTuple):
-    """What a graph computes: layers `first` to `last`, before them the embedding norm where `first` is 1.
+    """What a graph computes: layers `first` to `last`, and before them the norm of the embeddings where `embeds`.
 
     Layers in `prefixed` take a prefix, which goes through their projections where `project`; with `first_only` the last layer computes
     each query's first token alone.
@@ -50,6 +50,7 @@ class GraphPart(NamedTuple):
 
     first: int
     last: int
+    embeds: bool = False
     prefixed: tuple[int, ...] = ()
     project: bool = False
     first_only: bool = False
@@ -58,9 +59,9 @@ class GraphPart(NamedTuple):
 def build_graph(config: EncoderConfig, weights: Mapping[str, Array], part: GraphPart, *, int8: bool = False) -> bytes:
     """The graph with its weights, serialized for onnxruntime.
 
-    Inputs: `words` and `positions` (n, D), or `states` (n, D) above the first layer; `layout` (B, T), the token at each position; `packed`
-    (n,), the position of each token; `bias`, what is added to attention scores (…, T, T); `prefix_bias` (…, T, P + T) and `prefix_K`
-    (B, 2, P, D) where layer K takes a prefix; `first_tokens` (B,). Output: `out` (n or B, D).
+    Inputs: `words` and `positions` (n, D) where the graph embeds, `states` (n, D) otherwise; `layout` (B, T), the token at each position;
+    `packed` (n,), the position of each token; `bias`, what is added to attention scores (…, T, T); `prefix_bias` (…, T, P + T) and
+    `prefix_K` (B, 2, P, D) where layer K takes a prefix; `first_tokens` (B,). Output: `out` (n or B, D).
     """
     return GraphBuilder(config, weights, int8).build(part)
 
@@ -77,7 +78,7 @@ class GraphBuilder:
     def build(self, part: GraphPart) -> bytes:
         from onnx import TensorProto, helper
 
-        states = self.add_norm("norm", "positions", "words") if part.first == 1 else "states"
+        states = self.add_norm("norm", "positions", "words") if part.embeds else "states"
         for number in range(part.first, part.last + 1):
             prefix = f"prefix_{number}" if number in part.prefixed else None
             self.layer, self.bias = f"layers.{number - 1}.", "prefix_bias" if prefix else "bias"

@@ -1,9 +1,10 @@
-"""Queries to vectors without torch: the path of `model/path.py` on numpy arrays, with its layers run by onnxruntime."""
+"""Queries to vectors: the path of `model/path.py` on numpy arrays with its layers run by onnxruntime, or by the torch model."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,13 @@ from numpy.typing import NDArray
 from promptdsi.engine.graph import GraphPart, Session, build_graph
 from promptdsi.model.arrays import Floats, attention_bias, relative_buckets
 from promptdsi.model.config import EncoderConfig
-from promptdsi.model.path import QueryPath
+from promptdsi.model.path import Encoded, QueryPath
 from promptdsi.model.prompts.strategy import PromptStrategy, Selection
 from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.training.batches import by_length
+
+if TYPE_CHECKING:
+    from promptdsi.model.dsi import DSI
 
 BATCH_TOKENS = 2048  # tokens per batch, padding included: attention needs (B, H, T, T), and larger batches are not faster
 
@@ -41,11 +45,62 @@ class PackedTokens(NamedTuple):
 
 
 class EncodedQueries(NamedTuple):
-    """Query vectors (n, D), how many queries were truncated to `max_tokens`, and what the strategy chose (None without prompts)."""
+    """Query vectors (n, D), which queries were truncated to `max_tokens`, and what the strategy chose (None without prompts)."""
 
     vectors: Floats
-    truncated: int
+    truncated: list[bool]
     selection: Selection | None
+
+    def selection_of(self, query: int) -> Selection | None:
+        """What the strategy chose for one query."""
+        chosen = self.selection
+        return None if chosen is None else Selection(None, chosen.ids[query], chosen.similarity[query])  # type: ignore[index]
+
+
+class QueryEncoder(ABC):
+    """Tokenizer and encoder of one generation. Threads may share it."""
+
+    tokenizer: Tokenizer
+    strategy: PromptStrategy
+    max_tokens: int
+    width: int
+
+    @abstractmethod
+    def encode_ids(self, ids: Sequence[Ids], *, prompted: bool) -> Encoded:
+        """One batch, as numpy arrays."""
+
+    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> EncodedQueries:
+        """Query vectors, ready to be scored; without `prompted` as if the strategy had no prompts."""
+        ids, truncated = self.tokenizer.encode(queries, max_tokens=self.max_tokens)
+        vectors = np.empty((len(ids), self.width), np.float32)
+        chosen, similarity = np.empty(len(ids), np.int64), np.empty(len(ids), np.float32)
+        prompted = prompted and len(self.strategy.prompts) > 0
+        for batch in by_length([len(query) for query in ids], BATCH_TOKENS):  # similar lengths together: little padding in attention
+            part = self.encode_ids([ids[query] for query in batch], prompted=prompted)
+            vectors[batch] = part.vectors
+            if prompted:
+                assert part.selection.ids is not None and part.selection.similarity is not None
+                chosen[batch], similarity[batch] = part.selection.ids, part.selection.similarity
+        return EncodedQueries(vectors, truncated, Selection(None, chosen, similarity) if prompted else None)
+
+
+class TorchEncoder(QueryEncoder):
+    """The model that training uses, on any device. `threads` is how many a product may use."""
+
+    def __init__(self, model: DSI, tokenizer: Tokenizer, *, max_tokens: int, threads: int | None = None) -> None:
+        self.model, self.tokenizer, self.strategy, self.max_tokens, self.threads = model, tokenizer, model.strategy, max_tokens, threads
+        self.width = model.encoder.config.width
+
+    def encode_ids(self, ids: Sequence[Ids], *, prompted: bool) -> Encoded:
+        import torch
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)  # of products that this thread calls
+        with torch.no_grad():
+            tokens = self.tokenizer.pad(ids, self.model.encoder.word.weight.device)
+            vectors, selection = self.model.encode_tokens(tokens, prompted=prompted)
+        chosen, similarity = (None if part is None else part.cpu().numpy() for part in (selection.ids, selection.similarity))
+        return Encoded(vectors.cpu().numpy(), Selection(None, chosen, similarity))
 
 
 class EncoderSessions:
@@ -71,13 +126,13 @@ class EncoderSessions:
         def session(part: GraphPart) -> Session:
             return Session(build_graph(config, weights, part, int8=int8), threads)
 
-        self.lower = session(GraphPart(1, first - 1, first_only=first_only and not prompt_layers))
-        upper = GraphPart(first, config.layers, tuple(sorted(prompt_layers)), prefix_space == "pre", first_only)
+        self.lower = session(GraphPart(1, first - 1, embeds=True, first_only=first_only and not prompt_layers))
+        upper = GraphPart(first, config.layers, prefixed=prompt_layers, project=prefix_space == "pre", first_only=first_only)
         self.upper = session(upper) if prompt_layers else None
 
 
-class QueryEncoder(QueryPath):
-    """Encoder, prompts and tokenizer of one generation. Threads may share it; the other keywords are those of `QueryPath`."""
+class OnnxEncoder(QueryEncoder, QueryPath):
+    """The encoder without torch, on the CPU; the keywords are those of `QueryPath`."""
 
     def __init__(
         self,
@@ -93,19 +148,10 @@ class QueryEncoder(QueryPath):
     ) -> None:
         self.sessions, self.tokenizer, self.strategy, self.max_tokens = sessions, tokenizer, strategy, max_tokens
         self.pooling, self.normalize, self.selection, self.prefix_space = pooling, normalize, selection, prefix_space
+        self.width = sessions.config.width
 
-    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> EncodedQueries:
-        """Query vectors, ready to be scored."""
-        ids, truncated = self.tokenizer.encode(queries, max_tokens=self.max_tokens)
-        vectors = np.empty((len(ids), self.sessions.config.width), np.float32)
-        chosen, similarity = np.empty(len(ids), np.int64), np.empty(len(ids), np.float32)
-        prompted = prompted and len(self.strategy.prompts) > 0
-        for batch in by_length([len(query) for query in ids], BATCH_TOKENS):  # similar lengths together: little padding in attention
-            part = self.encode_tokens(PackedTokens.from_ids([ids[query] for query in batch]), prompted=prompted)
-            vectors[batch] = part.vectors
-            if prompted:
-                chosen[batch], similarity[batch] = part.selection.ids, part.selection.similarity
-        return EncodedQueries(vectors, truncated, Selection(None, chosen, similarity) if prompted else None)
+    def encode_ids(self, ids: Sequence[Ids], *, prompted: bool) -> Encoded:
+        return self.encode_tokens(PackedTokens.from_ids(ids), prompted=prompted)
 
     def enter(self, tokens: PackedTokens) -> Floats:
         weights, offset = self.sessions.weights, self.sessions.config.position_offset

@@ -178,7 +178,9 @@ class RowTable:
                 if chunk.first <= row < chunk.first + len(chunk.length):
                     cosines[position, row - chunk.first] = -np.inf
                 best = np.argpartition(-cosines[position], min(k, len(chunk.length) - 1))[:k]
-                pairs = [(int(chunk.first + other), float(cosines[position, other])) for other in best if cosines[position, other] > -np.inf]
+                pairs = [
+                    (int(chunk.first + other), float(cosines[position, other])) for other in best if cosines[position, other] > -np.inf
+                ]
                 nearest[position] = sorted(nearest[position] + pairs, key=lambda pair: -pair[1])[:k]
         return nearest
 
@@ -232,10 +234,7 @@ class TopK:
         """Take a chunk into account. No score of it is off by more than `bound`; `query` gives the bound of each single row."""
         if self.threshold == -np.inf:
             self.threshold = kth_best(scores, self.k) - float(bound)  # k rows certainly reach it
-        if self.threshold > -np.inf:
-            candidates = np.flatnonzero(scores >= self.threshold - bound)
-        else:
-            candidates = np.flatnonzero(scores > -np.inf)
+        candidates = np.flatnonzero(scores >= self.threshold - bound if self.threshold > -np.inf else scores > -np.inf)
         first, rest = candidates, candidates[:0]
         if (limit := max(2 * self.k, CANDIDATES)) < len(candidates):
             # Score the most promising first: the threshold is then exact, and few of the rest still reach it.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from promptdsi.engine.selection import Floats, unit
 from promptdsi.index.results import Hit, Neighbor, Why
 from promptdsi.index.snapshot import Snapshot
+from promptdsi.model.arrays import Floats, unit
+from promptdsi.model.config import NO_PROMPT
+from promptdsi.model.prompts.strategy import Selection
 
 NEIGHBORS = 5
 NEWER = 5  # newer documents that are listed; all are counted
@@ -12,7 +14,7 @@ NEWER = 5  # newer documents that are listed; all are counted
 
 def nearest_rows(snapshot: Snapshot, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
     """The k most similar live documents of each row, the row itself excluded; most similar first."""
-    return [[_neighbor(snapshot, row, similarity) for row, similarity in pairs] for pairs in snapshot.table.neighbours(rows, k)]
+    return [[_neighbor(snapshot, row, similarity) for row, similarity in pairs] for pairs in snapshot.table.neighbors(rows, k)]
 
 
 def _neighbor(snapshot: Snapshot, row: int, similarity: float) -> Neighbor:
@@ -20,15 +22,16 @@ def _neighbor(snapshot: Snapshot, row: int, similarity: float) -> Neighbor:
     return Neighbor(snapshot.table.docids[row], document.title if document else "", similarity, snapshot.place(row).entry.name)
 
 
-def explain_hits(snapshot: Snapshot, query: str, vector: Floats, rows: list[int], hits: list[Hit]) -> list[Hit]:
-    """The hits of one query with `why` filled in; `vector` is the query's, `rows` are the rows of the hits."""
-    selection = snapshot.encoder.choose(query)
-    prompt = int(selection.ids[0]) if selection and not (selection.hidden is not None and selection.hidden[0]) else None
-    similarity = float(selection.similarity[0]) if selection and selection.similarity is not None else None
+def explain_hits(
+    snapshot: Snapshot, query: str, vector: Floats, selection: Selection | None, rows: list[int], hits: list[Hit]
+) -> list[Hit]:
+    """The hits of one query with `why` filled in; `vector` and `selection` are the query's, `rows` are the rows of the hits."""
+    prompt = int(selection.ids) if selection and selection.ids != NO_PROMPT else None  # type: ignore[arg-type]
+    similarity = float(selection.similarity) if selection else None  # type: ignore[arg-type]
     topics = snapshot.manifest.metadata.get("topics")  # only strategies whose prompts stand for topics have them
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
-    unprompted = snapshot.encoder.encode([query], prompted=False)[0]  # (D,)
+    unprompted = snapshot.encoder.encode([query], prompted=False).vectors[0]  # (D,)
     ranks = snapshot.table.ranks(unprompted, rows).tolist()
     scores = snapshot.table.scores(unprompted, rows).tolist()
     neighbors, stored = nearest_rows(snapshot, rows), _nearest_queries(snapshot, rows, hits, vector)
@@ -49,5 +52,5 @@ def _nearest_queries(snapshot: Snapshot, rows: list[int], hits: list[Hit], vecto
         for row, hit in zip(rows, hits, strict=True)
     ]
     texts = [text for queries in stored for text in queries]
-    cosines = iter((unit(snapshot.encoder.encode(texts)) @ unit(vector)).tolist() if texts else [])
+    cosines = iter((unit(snapshot.encoder.encode(texts).vectors) @ unit(vector)).tolist() if texts else [])
     return [max(((text, next(cosines)) for text in queries), key=lambda pair: pair[1], default=(None, None)) for queries in stored]

@@ -209,7 +209,7 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
         vectors = method.encode([one.text for one in asked], progress=progress)
         ranks = rows.ranks(vectors, rows.numbers([one.docid for one in asked]).to(vectors.device)).tolist()
     best = {one.docid: rank for one, rank in sorted(zip(asked, ranks, strict=True), key=lambda pair: -pair[1])}
-    cut = method.tokenizer_.encode([one.text for one in asked], max_tokens=method.encoding.max_tokens).cut
+    cut = sum(method.tokenizer_.encode([one.text for one in asked], max_tokens=method.encoding.max_tokens).truncated)
     return replace(report, queries=len(asked), truncated_queries=cut, unfindable=[docid for docid, rank in best.items() if rank > 10])
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.engine.threads import one_thread_each
+from promptdsi.engine.threads import single_threaded_blas
 from promptdsi.errors import UsageError
 from promptdsi.index.explain import explain_hits
 from promptdsi.index.results import Hit, SearchRequest, SearchResult, SearchStopped
@@ -23,11 +23,10 @@ def search_batch(snapshot: Snapshot, requests: Sequence[SearchRequest], *, stop:
         _check_request(request)
     if not requests:
         return []
-    with one_thread_each():
+    with single_threaded_blas():
         queries = [request.query for request in requests]
-        vectors = snapshot.encoder.encode(queries)
-        truncated = [bool(snapshot.encoder.cut([query])) for query in queries]
-        top = snapshot.table.top(vectors, max(request.k for request in requests))
+        encoded = snapshot.encoder.encode(queries)
+        top = snapshot.table.top(encoded.vectors, max(request.k for request in requests))
         results = []
         for position, (query, k, explain) in enumerate(requests):
             if stop():
@@ -35,8 +34,8 @@ def search_batch(snapshot: Snapshot, requests: Sequence[SearchRequest], *, stop:
             rows, scores = top.rows[position, :k].tolist(), top.scores[position, :k].tolist()
             hits = [_hit(snapshot, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
             if explain and hits:
-                hits = explain_hits(snapshot, query, vectors[position], rows, hits)
-            results.append(SearchResult(hits, truncated[position]))
+                hits = explain_hits(snapshot, query, encoded.vectors[position], encoded.selection_of(position), rows, hits)
+            results.append(SearchResult(hits, encoded.truncated[position]))
     return results
 
 

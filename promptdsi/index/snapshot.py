@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from promptdsi.corpus.records import Document
-from promptdsi.engine.session import cores
+from promptdsi.engine.query_encoder import QueryEncoder
+from promptdsi.engine.threads import cores
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.answering import Encoder, check_encoder, check_engine, named, open_encoder, open_table
+from promptdsi.index.answering import check_encoder, check_engine, named, open_encoder, open_table
 from promptdsi.index.documents import Documents
 from promptdsi.index.ids import Ids
 from promptdsi.index.lists import get_list
@@ -145,7 +146,7 @@ class Snapshot:
         self._lock = threading.Lock()
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> QueryEncoder:
         """What makes vectors of queries; built when the first one is asked."""
         with belonging(self.store, self.manifest):
             return open_encoder(self.store, self.manifest, lambda: self.method, engine=self.engine, threads=self.threads)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.engine.codes import coded
+from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import NAME
 from promptdsi.index.documents import Documents
@@ -100,7 +100,7 @@ def _coded(held: dict[str, Any], rows: Any) -> bool:
         return False
     if stored is None:
         return True
-    codes = coded(rows)
+    codes = quantize(rows)
     whole = all(np.array_equal(getattr(stored, name), getattr(codes, name)) for name in ("panels", "shift", "scale"))
     return whole and all(
         np.allclose(one, own, rtol=1e-6, atol=0) for one, own in ((stored.error, codes.error), (stored.length, codes.length))

@@ -41,7 +41,7 @@ class Dense(NeuralMethod):
         return self
 
     def start(self, backbone: Backbone) -> None:
-        model = DSI(backbone.encoder, make_strategy("none"), pooling=backbone.pooling, normalise=True)
+        model = DSI(backbone.encoder, make_strategy("none"), pooling=backbone.pooling, normalize=True)
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.model_.encoder.freeze()
         self.tokenizer_, self.cut_documents_ = backbone.tokenizer, 0

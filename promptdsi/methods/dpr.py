@@ -30,7 +30,7 @@ from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder
 from promptdsi.model.prompts import make_strategy
-from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.batches import Numbers, by_length
 from promptdsi.training.distributed import join
@@ -141,12 +141,13 @@ class DPR(NeuralMethod):
     def _tower(self, encoder: Encoder) -> DSI:
         """An encoder with its pooling; the rows of the document tower stay empty."""
         encoding = self.encoding
-        return DSI(encoder, make_strategy("none"), pooling=encoding.pooling, normalise=encoding.normalize, scale=encoding.scale).eval()
+        return DSI(encoder, make_strategy("none"), pooling=encoding.pooling, normalize=encoding.normalize, scale=encoding.scale).eval()
 
     def _passages(self, corpus: Corpus) -> list[Ids]:
         texts = [whole_text(document) for document in corpus.documents]
         most = min(self.passage_tokens, self.document_encoder_.config.max_tokens)
-        ids, self.cut_documents_ = self.tokenizer_.encode(texts, max_tokens=most)
+        ids, truncated = self.tokenizer_.encode(texts, max_tokens=most)
+        self.cut_documents_ = sum(truncated)
         return ids
 
 

@@ -21,11 +21,12 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.neural import NeuralMethod
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, flatten_params
+from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
+from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
-from promptdsi.model.prompts.strategy import seeded, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import query_vectors
 from promptdsi.training.examples import Examples, TrainingPair, mean_by_row, tokenised, training_pairs_of
@@ -141,7 +142,7 @@ class DSIMethod(NeuralMethod):
             if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
                 limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
                 raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
-        keywords = {"pooling": encoding.pooling, "normalise": encoding.normalize, "scale": encoding.scale, **self.path()}
+        keywords = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale, **self.path()}
         model = DSI(encoder, self.strategy(), **keywords)  # type: ignore[arg-type]
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.tokenizer_ = backbone.tokenizer

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
+from promptdsi.engine.row_table import RowTable
 from promptdsi.errors import UsageError
 from promptdsi.methods.method import Method, Result, check_k
 from promptdsi.methods.options import Encoding
 from promptdsi.methods.storage import load_method, save_method
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import DSI
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import document_vectors, query_vectors
 
@@ -59,7 +60,7 @@ class NeuralMethod(Method):
         check_k(k)
         if not queries:
             return []
-        found = self.model_.rows.top(self.encode(queries), k)
+        found = RowTable.from_rows(self.model_.rows).top(self.encode(queries).cpu().numpy(), k)
         docids = self.model_.rows.docids
         return [
             Result([docids[row] for row in rows], scores) for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)

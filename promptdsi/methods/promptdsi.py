@@ -21,10 +21,10 @@ from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi import BEST_D0, DSIMethod
 from promptdsi.methods.options import SCHEDULES, RowOptions, Training
+from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone
-from promptdsi.model.dsi import PREFIX_SPACES, SELECTIONS
+from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
 from promptdsi.model.prompts import PromptStrategy, make_strategy
-from promptdsi.model.prompts.strategy import unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import keep_states, selection_vectors
 from promptdsi.training.lengths import fitted_lengths
@@ -91,7 +91,7 @@ class PromptDSI(DSIMethod):
         except BaseException:
             if len(self.model_.rows.blocks) > blocks:
                 self.model_.rows.drop_last()
-            self.model_.strategy = make_strategy(self.prompts, **self.model_.strategy.get_params()).load_state(before)
+            self.model_.strategy.load_state(before)
             raise
         finally:
             self._settle()

@@ -15,7 +15,7 @@ from promptdsi.files import atomic_write
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.devices import torch_device
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from promptdsi.methods.neural import NeuralMethod

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-EPS = 1e-6  # of a length that is divided by
+ArrayT = TypeVar("ArrayT")  # numpy array or torch tensor
+EPS = 1e-6  # least length that vectors are divided by
 
 
 def array_namespace(array: Any) -> Any:
@@ -23,15 +24,15 @@ def array_namespace(array: Any) -> Any:
     return namespace
 
 
-def unit(vectors: Any) -> Any:
+def unit(vectors: ArrayT) -> ArrayT:
     """Vectors scaled to length 1, along the last axis."""
     xp = array_namespace(vectors)
-    return vectors / xp.clip(xp.linalg.vector_norm(vectors, axis=-1, keepdims=True), EPS)
+    return vectors / xp.clip(xp.linalg.vector_norm(vectors, axis=-1, keepdims=True), EPS, None)  # type: ignore[no-any-return]
 
 
-def cosine(left: Any, right: Any) -> Any:
+def cosine(left: ArrayT, right: ArrayT) -> ArrayT:
     """Cosine of every row with every row: (B, D), (M, D) → (B, M)."""
-    return unit(left) @ unit(right).T
+    return unit(left) @ unit(right).T  # type: ignore[attr-defined, no-any-return]
 
 
 def concat(blocks: Sequence[Any]) -> Any:

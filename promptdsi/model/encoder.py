@@ -82,16 +82,19 @@ class TorchOps(NamedTuple):
         return torch.cat([prefix, states], 1)  # (B, P + T, D)
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, first_only: bool) -> Tensor:
-        heads = [states.view(*states.shape[:-1], self.layer.heads, -1).transpose(1, 2) for states in (query, key, value)]  # (B, H, T, D / H)
+        query, key, value = (self._split_heads(states) for states in (query, key, value))  # (B, H, T, D / H) each
         bias = self.bias[:, :, :1] if first_only and self.bias is not None else self.bias
-        mixed = F.scaled_dot_product_attention(*heads, bias, self.dropout.attention)
+        mixed = F.scaled_dot_product_attention(query, key, value, bias, self.dropout.attention)
         return mixed.transpose(1, 2).flatten(2)  # (B, T or 1, D)
+
+    def _split_heads(self, states: Tensor) -> Tensor:
+        return states.view(*states.shape[:-1], self.layer.heads, -1).transpose(1, 2)
 
     def first_tokens(self, states: Tensor) -> Tensor:
         return states[:, :1]
 
     def activation(self, states: Tensor) -> Tensor:
-        return self.layer.activation(states)
+        return self.layer.activation(states)  # type: ignore[no-any-return]
 
     def add_norm(self, name: str, states: Tensor, residual: Tensor) -> Tensor:
         dropped = F.dropout(states, self.dropout.hidden, self.dropout.hidden > 0)

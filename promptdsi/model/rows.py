@@ -109,11 +109,11 @@ class Rows(nn.Module):
             piece.device != block.device for piece, block in zip(self._merged[1], frozen, strict=False)
         ):
             pieces: list[Tensor] = []
-            for block in (part for block in frozen for part in block.detach().split(CHUNK)):
-                if pieces and len(pieces[-1]) + len(block) <= CHUNK // 8:
-                    pieces[-1] = torch.cat([pieces[-1], block])
+            for part in (part for block in frozen for part in block.detach().split(CHUNK)):
+                if pieces and len(pieces[-1]) + len(part) <= CHUNK // 8:
+                    pieces[-1] = torch.cat([pieces[-1], part])
                 else:
-                    pieces.append(block)
+                    pieces.append(part)
             self._merged = (len(frozen), pieces)
         return self._merged[1]
 

@@ -17,10 +17,10 @@ Ids = NDArray[np.int32]
 
 
 class Tokenized(NamedTuple):
-    """Ids per text, special tokens included, and how many texts were truncated."""
+    """Ids of each text, special tokens included, and whether it was truncated."""
 
     ids: list[Ids]
-    truncated: int
+    truncated: list[bool]
 
 
 class Tokenizer:
@@ -39,7 +39,7 @@ class Tokenizer:
         self._fast.enable_truncation(max_tokens)
         encodings = self._fast.encode_batch(list(texts))
         ids = [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
-        return Tokenized(ids, sum(bool(encoding.overflowing) for encoding in encodings))
+        return Tokenized(ids, [bool(encoding.overflowing) for encoding in encodings])
 
     def windows(self, texts: Sequence[str], *, size: int, most: int) -> tuple[list[list[Ids]], int]:
         """Each text as consecutive windows of `size` tokens, at most `most`; and how many texts were longer than that."""

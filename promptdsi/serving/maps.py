@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.records import whole_text
-from promptdsi.engine.threads import one_thread_each
+from promptdsi.engine.threads import single_threaded_blas
 from promptdsi.index.index import Index
 from promptdsi.serving.schemas import MapPoint, MapResponse, MapTopic
 from promptdsi.training.topics import top_words
@@ -29,7 +29,7 @@ def draw_map(index: Index, max_points: int = MAX_POINTS) -> MapResponse:
     from threadpoolctl import threadpool_limits
 
     # Searches go on meanwhile, and threads that wait for each other would take many times as long.
-    with one_thread_each(), threadpool_limits(limits=1, user_api="openmp"):
+    with single_threaded_blas(), threadpool_limits(limits=1, user_api="openmp"):
         return _draw(index, max_points)
 
 

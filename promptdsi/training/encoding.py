@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from promptdsi.model.arrays import unit
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
-from promptdsi.model.prompts.strategy import unit
-from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.batches import by_length
 

@@ -14,7 +14,7 @@ from promptdsi.corpus.generators.spans import Spans
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError
 from promptdsi.model.rows import Rows
-from promptdsi.model.tokens import Ids, Tokenizer
+from promptdsi.model.tokenizer import Ids, Tokenizer
 
 FIRST_WORDS = 24  # of a document no span can be taken from
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
 
 NEIGHBOURS = 5
 MOST_ROWS = 2048  # rows of D0 the rule is fitted on: three numbers need no more

@@ -16,10 +16,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from promptdsi.model.dsi import DSI, Encoded
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
+from promptdsi.model.dsi import DSI
+from promptdsi.model.path import Encoded
 from promptdsi.model.rows import Rows
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.batches import Numbers
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
@@ -170,9 +171,9 @@ def learn_prompts(
         with autocast(device):
             encoded: Encoded = model(tokens, entering=kept.batch(batch.tolist(), tokens), query=kept.query[chosen])
         loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=softmax.scale, scope=softmax.scope).mean()
-        return loss + encoded.selection.loss + replayed() + strayed()
+        return loss + encoded.selection.loss + replayed() + strayed()  # type: ignore[no-any-return]
 
-    prompts = {f"prompts.{name}": weight for name, weight in model.strategy.named_parameters() if weight.requires_grad}
+    prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
     groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
     log = train(step, groups, examples.lengths, plan, after_step=_holding(new, retention), what="learning prompts", progress=progress)
     model.eval()
@@ -181,7 +182,7 @@ def learn_prompts(
 
 def identity_of(model: DSI, examples: Examples) -> str:
     """What is trained on what, before it is trained: settings, weights, starting rows, queries and targets."""
-    digest = hashlib.sha256(json.dumps([model.pooling, model.normalise, model.scale, model.encoder.config.to_json()]).encode())
+    digest = hashlib.sha256(json.dumps([model.pooling, model.normalize, model.scale, model.encoder.config.to_json()]).encode())
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for one in examples.ids:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
 from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 
 

@@ -77,7 +77,7 @@ def test_an_encoder_that_is_not_the_manifests_is_refused(place: Path, tmp_path: 
 
 def test_generations_share_one_encoder(place: Path) -> None:
     newest, older = Index.open(place), Index.open(place, at=2)
-    assert newest.snapshot.encoder.layers is older.snapshot.encoder.layers  # type: ignore[attr-defined]
+    assert newest.snapshot.encoder.sessions is older.snapshot.encoder.sessions  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("beside", ["nothing", "codes row by row", "panels of another size"])

@@ -17,10 +17,10 @@ from safetensors.numpy import save_file
 from threadpoolctl import threadpool_info
 
 from promptdsi import DataError
-from promptdsi.engine.codes import PANEL, Codes, Scan, coded
 from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.engine.table import CODED_BYTES, FEW, SMALL, Block, Table, joined
-from promptdsi.engine.threads import one_thread_each, share
+from promptdsi.engine.quantized import PANEL, SMALL_BLOCK, QuantizedQuery, QuantizedRows, RowBlock, merge_small_blocks, quantize
+from promptdsi.engine.row_table import SCAN_BYTES, SCAN_QUERIES, RowTable
+from promptdsi.engine.threads import share, single_threaded_blas
 
 finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 
@@ -28,11 +28,11 @@ finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 @given(st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=12), st.lists(finite, min_size=6, max_size=6))
 def test_no_score_is_further_off_than_its_bound(rows: list[list[float]], query: list[float]) -> None:
     matrix, vector = np.array(rows, np.float32), np.array(query, np.float32)
-    scan, codes = Scan(vector), coded(matrix)
-    near, slack = np.empty(len(rows), np.float32), scan.slack(codes.length, codes.error)
-    scan.near(codes, near)
+    scan, codes = QuantizedQuery(vector), quantize(matrix)
+    scores, bound = np.empty(len(rows), np.float32), scan.error_bound(codes.length, codes.error)
+    scan.score(codes, scores)
     exact = matrix.astype(np.float64) @ vector.astype(np.float64)
-    assert (np.abs(near - exact) <= slack + 1e-30).all()
+    assert (np.abs(scores - exact) <= bound + 1e-30).all()
 
 
 @pytest.mark.parametrize("width", [1, 3, 384])
@@ -42,7 +42,7 @@ def test_the_largest_codes_do_not_overflow(width: int) -> None:
     rows[::2] = -1
     for signs in (query, -query):
         near = np.empty(40, np.float32)
-        Scan(signs).near(coded(rows), near)
+        QuantizedQuery(signs).score(quantize(rows), near)
         np.testing.assert_allclose(near, rows @ signs, rtol=1e-6)
 
 
@@ -50,18 +50,20 @@ def test_the_largest_codes_do_not_overflow(width: int) -> None:
 def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: int) -> None:
     rows = np.random.default_rng(0).standard_normal((sum(sizes), 4), np.float32)
     with pytest.MonkeyPatch.context() as small:
-        small.setattr("promptdsi.engine.codes.PANEL", panel)
-        whole = coded(rows)
-        for one, own in zip(Codes.joined([coded(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
+        small.setattr("promptdsi.engine.quantized.PANEL", panel)
+        whole = quantize(rows)
+        for one, own in zip(QuantizedRows.concat([quantize(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
             np.testing.assert_array_equal(one, own)
         assert sum(len(part.shift) for part in whole.split()) == len(rows)
         assert all(len(part.panels) == 4 * len(part.shift) <= 4 * panel for part in whole.split())
 
 
-def table_of(blocks: list[np.ndarray[Any, Any]], deleted: set[int], docids: list[str] | None = None) -> Table:
+def table_of(blocks: list[np.ndarray[Any, Any]], deleted: set[int], docids: list[str] | None = None) -> RowTable:
     count = sum(len(block) for block in blocks)
-    return Table(
-        [Block(block, coded(block)) for block in blocks], docids or [f"d{64_007 * row % 100_003:06d}" for row in range(count)], deleted
+    return RowTable(
+        [RowBlock(block, quantize(block)) for block in blocks],
+        docids or [f"d{64_007 * row % 100_003:06d}" for row in range(count)],
+        deleted,
     )
 
 
@@ -69,7 +71,7 @@ def table_of(blocks: list[np.ndarray[Any, Any]], deleted: set[int], docids: list
     st.integers(0, 2**32 - 1),
     st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any),
     st.integers(1, 60),
-    st.integers(1, 2 * FEW),
+    st.integers(1, 2 * SCAN_QUERIES),
     st.floats(0, 0.9),
     st.booleans(),
     st.integers(0, 6),
@@ -86,15 +88,15 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
     count = sum(sizes)
     deleted = set(np.flatnonzero(random.random(count) < deleted).tolist())
     with pytest.MonkeyPatch.context() as small:  # pieces end within blocks, and between them
-        small.setattr("promptdsi.engine.codes.PANEL", panel)
-        small.setattr("promptdsi.engine.table.CODED_ROWS", 1 << pieces)
-        small.setattr("promptdsi.engine.table.PRODUCT_SCORES", 2 * FEW << pieces)
-        small.setattr("promptdsi.engine.table.MANY", pieces)
+        small.setattr("promptdsi.engine.quantized.PANEL", panel)
+        small.setattr("promptdsi.engine.row_table.SCAN_ROWS", 1 << pieces)
+        small.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 2 * SCAN_QUERIES << pieces)
+        small.setattr("promptdsi.engine.row_table.CANDIDATES", pieces)
         _finds_what_sorting_finds(table_of(blocks, deleted), blocks, asked, deleted, k)
 
 
 def _finds_what_sorting_finds(
-    table: Table, blocks: list[np.ndarray[Any, Any]], asked: np.ndarray[Any, Any], deleted: set[int], k: int
+    table: RowTable, blocks: list[np.ndarray[Any, Any]], asked: np.ndarray[Any, Any], deleted: set[int], k: int
 ) -> None:
     count, queries = len(table), len(asked)
     scores = (asked.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
@@ -110,7 +112,7 @@ def _finds_what_sorting_finds(
 def test_a_search_does_not_depend_on_who_asks_beside() -> None:
     random = np.random.default_rng(0)
     rows = random.standard_normal((70_000, 16), np.float32)  # more than one piece of either kind
-    table, asked = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * FEW, 16), np.float32)
+    table, asked = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * SCAN_QUERIES, 16), np.float32)
     together = table.top(asked, 20)
     for place, query in enumerate(asked):
         alone = table.top(query[None], 20)
@@ -120,10 +122,10 @@ def test_a_search_does_not_depend_on_who_asks_beside() -> None:
 
 def test_a_search_with_many_threads_finds_the_same() -> None:
     random = np.random.default_rng(0)
-    rows = random.standard_normal((3 * CODED_BYTES // 384 + 5, 384), np.float32)
-    block, docids = Block(rows, coded(rows)), [f"d{row}" for row in range(len(rows))]
+    rows = random.standard_normal((3 * SCAN_BYTES // 384 + 5, 384), np.float32)
+    block, docids = RowBlock(rows, quantize(rows)), [f"d{row}" for row in range(len(rows))]
     for query in random.standard_normal((5, 384), np.float32):
-        one, four = (Table([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
+        one, four = (RowTable([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
         np.testing.assert_array_equal(one.rows, four.rows)
         np.testing.assert_array_equal(one.scores, four.scores)
 
@@ -169,12 +171,12 @@ def test_products_have_their_threads_back_when_the_last_search_is_done() -> None
 
     before = allowed()
     assert before, "numpy's products are not computed by a library whose threads can be told"
-    with one_thread_each():
-        with one_thread_each():
+    with single_threaded_blas():
+        with single_threaded_blas():
             assert set(allowed()) == {1}
         assert set(allowed()) == {1}
     assert allowed() == before
-    first, second = one_thread_each(), one_thread_each()  # a map and a search: who came first goes first
+    first, second = single_threaded_blas(), single_threaded_blas()  # a map and a search: who came first goes first
     first.__enter__(), second.__enter__()
     first.__exit__(None, None, None)
     assert set(allowed()) == {1}
@@ -187,7 +189,7 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
     rows = random.standard_normal((50, 8), np.float32) * random.uniform(0.1, 5, (50, 1)).astype(np.float32)
     table = table_of([rows[:20], rows[20:]], {3, 30})
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    for row, found in zip([0, 25], table.neighbours([0, 25], 6), strict=True):
+    for row, found in zip([0, 25], table.neighbors([0, 25], 6), strict=True):
         order = sorted((other for other in range(50) if other not in (row, 3, 30)), key=lambda other: -float(units[other] @ units[row]))
         assert [other for other, _ in found] == order[:6]
         assert found[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
@@ -199,11 +201,11 @@ def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: 
     for number in range(60):
         save_file({"rows": random.standard_normal((7, 8), np.float32)}, tmp_path / f"{number}.safetensors")
         rows = mapped_tensors(tmp_path / f"{number}.safetensors")["rows"]
-        blocks.append(Block(rows, coded(rows)))
-    large = random.standard_normal((SMALL, 8), np.float32)
-    every = [*blocks[:30], Block(large, coded(large)), *blocks[30:]]
-    one = joined(every)
-    assert [len(block.rows) for block in one] == [210, SMALL, 210]
+        blocks.append(RowBlock(rows, quantize(rows)))
+    large = random.standard_normal((SMALL_BLOCK, 8), np.float32)
+    every = [*blocks[:30], RowBlock(large, quantize(large)), *blocks[30:]]
+    one = merge_small_blocks(every)
+    assert [len(block.rows) for block in one] == [210, SMALL_BLOCK, 210]
     assert one[1].rows is large  # stays where it is: mapped
     np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
     del blocks, every, rows
@@ -212,21 +214,21 @@ def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: 
 
 
 def test_blocks_without_rows_do_not_matter() -> None:
-    some, none = (Block(rows, coded(rows)) for rows in (np.ones((SMALL, 8), np.float32), np.empty((0, 8), np.float32)))
-    assert [len(block.rows) for block in joined([none, some, none, none, some])] == [SMALL, SMALL]
-    assert [len(block.rows) for block in joined([none, none])] == [0]
+    some, none = (RowBlock(rows, quantize(rows)) for rows in (np.ones((SMALL_BLOCK, 8), np.float32), np.empty((0, 8), np.float32)))
+    assert [len(block.rows) for block in merge_small_blocks([none, some, none, none, some])] == [SMALL_BLOCK, SMALL_BLOCK]
+    assert [len(block.rows) for block in merge_small_blocks([none, none])] == [0]
 
 
 @pytest.mark.parametrize("queries", [1, 5, 64])
 def test_products_are_shared_by_all_threads_however_rows_lie(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     rows, asked = random.standard_normal((30_000, 384), np.float32), random.standard_normal((queries, 384), np.float32)
-    blocks = [Block(part, coded(part)) for part in np.split(rows, [9_000, 29_000])]
+    blocks = [RowBlock(part, quantize(part)) for part in np.split(rows, [9_000, 29_000])]
     used: list[int] = []
-    monkeypatch.setattr("promptdsi.engine.table.share", lambda *said, threads: (used.append(threads), share(*said, threads=threads)))
-    monkeypatch.setattr("promptdsi.engine.table.WORTH_A_THREAD", 1 << 20)
-    monkeypatch.setattr("promptdsi.engine.table.PRODUCT_SCORES", 64 * len(rows))
-    for _, near, slack in Table(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(asked):
+    monkeypatch.setattr("promptdsi.engine.row_table.share", lambda *said, threads: (used.append(threads), share(*said, threads=threads)))
+    monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SIZE", 1 << 20)
+    monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 64 * len(rows))
+    for _, near, slack in RowTable(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(asked):
         assert (np.abs(near - asked.astype(np.float64) @ rows.astype(np.float64).T) <= slack[:, None]).all()
     assert set(used) == {3}
 
@@ -240,7 +242,7 @@ def test_equal_rows_tie_wherever_they_stand() -> None:
         assert table.top(query[None], 37).rows[0].tolist() == list(range(36, -1, -1))
 
 
-@pytest.mark.parametrize("queries", [1, FEW + 2])
+@pytest.mark.parametrize("queries", [1, SCAN_QUERIES + 2])
 def test_rows_of_zeros_are_found_by_docid(queries: int) -> None:
     table = table_of([np.zeros((300, 8), np.float32)], {3}, [f"d{number:03d}" for number in range(300)])
     for asked in (np.ones((queries, 8), np.float32), np.zeros((queries, 8), np.float32)):

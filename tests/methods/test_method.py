@@ -19,7 +19,7 @@ from promptdsi import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
 from promptdsi.training import stages
 from promptdsi.training.encoding import selection_vectors
 from promptdsi.training.examples import training_pairs_of

@@ -19,7 +19,7 @@ from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.method import Method
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
 from promptdsi.training.encoding import selection_vectors
 
 QUERIES = ["how does a telescope work", "what is bread made of", "the"]

@@ -89,9 +89,9 @@ def test_a_prefix_is_attended_to_by_every_token_and_has_no_position(buckets: int
             values = torch.cat([prefix[sample, 1, :, part], value[sample, :length, part]])
             scores = query[sample, :length, part] @ keys.T / 2.0  # √4
             if buckets:
-                from promptdsi.model.encoder import relative_buckets
+                from promptdsi.model.arrays import relative_buckets
 
-                bias = encoder.relative(relative_buckets(length, buckets, states.device))[:, :, head]  # type: ignore[misc]
+                bias = encoder.relative(torch.from_numpy(relative_buckets(length, buckets)))[:, :, head]  # type: ignore[misc]
                 scores = scores + torch.cat([torch.zeros(length, 3), bias], 1)
             heads.append(scores.softmax(-1) @ values)
         outputs.append(layer.attention_out(torch.cat(heads, -1)))
@@ -253,7 +253,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
 def test_windows_and_truncation_count_what_was_cut() -> None:
     tokenizer = tiny.tokenizer(["a", "b"])
     found = tokenizer.encode(["a b", "a b a b a b"], max_tokens=5)
-    assert [ids.tolist() for ids in found.ids] == [[1, 4, 5, 2], [1, 4, 5, 4, 2]] and found.cut == 1
+    assert [ids.tolist() for ids in found.ids] == [[1, 4, 5, 2], [1, 4, 5, 4, 2]] and found.truncated == [False, True]
     windows, cut = tokenizer.windows(["a b a b a b a", "a"], size=4, most=3)
     assert [[ids.tolist() for ids in document] for document in windows] == [[[1, 4, 5, 2], [1, 4, 5, 2], [1, 4, 5, 2]], [[1, 4, 2]]]
     assert cut == 1

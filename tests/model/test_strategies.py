@@ -1,4 +1,4 @@
-"""A contract every prompt strategy keeps, and each strategy's own rules (METHOD sections 4 and 14)."""
+"""A contract every prompt strategy keeps, and each strategy's own rules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from all_strategies import ALL, PROMPTED
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError, UsageError
-from promptdsi.model.prompts import PromptStrategy, make_strategy
-from promptdsi.model.prompts.strategy import cosine, unit
+from promptdsi.model.arrays import cosine, unit
+from promptdsi.model.prompts import PromptStrategy, Selection, make_strategy
 from promptdsi.model.rows import Rows
 from promptdsi.training.objectives import cross_entropy
 
@@ -35,14 +35,14 @@ def test_a_query_does_not_depend_on_its_batch(name: str, selection: str, pooling
 
 @pytest.mark.parametrize("name", PROMPTED)
 def test_changing_one_samples_prefix_changes_only_that_sample(name: str) -> None:
-    made = tiny.begun(name)
+    made = tiny.begun(name, pooling="mean")
     tokens = tiny.batch(5, 5, 5)
     entering = made.enter(tokens)
     prefix = made.strategy.select(made.selection_vector(tokens, entering)).prefix
     assert prefix is not None
     other = prefix.clone()
     other[1] += 1
-    before, after = (made.encoder.run(entering, tokens, first=2, prefixes=made._prefixes(given)) for given in (prefix, other))
+    before, after = (made.run_upper(entering, tokens, Selection(given)) for given in (prefix, other))
     changed = (before - after).abs().amax((1, 2)) > 1e-6
     assert changed.tolist() == [False, True, False]
 
@@ -64,7 +64,7 @@ def test_the_prefix_of_each_query_is_that_of_its_own_choice(name: str) -> None:
 def test_frozen_parts_are_bit_equal_after_steps_with_weight_decay(name: str) -> None:
     made = tiny.begun(name, corpora=2)
     made.encoder.freeze()
-    open_names = {n for n, p in made.strategy.named_parameters() if p.requires_grad}
+    open_names = {n for n, p in made.prompt_pool.named_parameters() if p.requires_grad}
     before = tiny.snapshot(made)
     learning = [p for p in made.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=0.1, weight_decay=0.5)
@@ -77,10 +77,10 @@ def test_frozen_parts_are_bit_equal_after_steps_with_weight_decay(name: str) -> 
         optimizer.step()
     after = tiny.snapshot(made)
     moved = {n for n in before if not torch.equal(before[n], after[n])}
-    assert moved <= {f"strategy.{n}" for n in open_names} | {"rows.blocks.2"}
+    assert moved <= {f"prompt_pool.{n}" for n in open_names} | {"rows.blocks.2"}
     assert "rows.blocks.2" in moved
-    fixed = {"rows.blocks.0", "rows.blocks.1"} | ({"strategy.prompts.0", "strategy.keys.0"} if name in ("s++", "coda") else set())
-    assert not moved & (fixed | ({"strategy.keys.0"} if name == "topic" else set()))
+    fixed = {"rows.blocks.0", "rows.blocks.1"} | ({"prompt_pool.prompts.0", "prompt_pool.keys.0"} if name in ("s++", "coda") else set())
+    assert not moved & (fixed | ({"prompt_pool.keys.0"} if name == "topic" else set()))
 
 
 @pytest.mark.parametrize("name", PROMPTED)
@@ -117,16 +117,17 @@ def test_state_comes_back_and_the_seed_decides_everything(name: str) -> None:
     for key, tensor in made.strategy.state().items():
         assert torch.equal(tensor, again.strategy.state()[key])
     loaded = make_strategy(name, **made.strategy.get_params()).load_state(made.strategy.state())
+    loaded.pool.eval()
     query = torch.randn(5, tiny.WIDTH)
-    first, second = made.strategy.eval().select(query), loaded.eval().select(query)
+    first, second = made.strategy.select(query), loaded.select(query)
     if first.prefix is not None:
         assert second.prefix is not None and torch.equal(first.prefix, second.prefix)
-    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    assert not any(parameter.requires_grad for parameter in loaded.pool.parameters())
 
 
 @pytest.mark.parametrize("name", ["l2p", "s++"])
 def test_keys_learn_from_the_match_term_only_and_prompts_from_the_cross_entropy_only(name: str) -> None:
-    strategy = tiny.begun(name).strategy.train()
+    strategy = tiny.begun(name).train().strategy
     query = torch.randn(6, tiny.WIDTH)
     match = strategy.select(query)
     assert match.ids is not None
@@ -134,7 +135,7 @@ def test_keys_learn_from_the_match_term_only_and_prompts_from_the_cross_entropy_
     torch.testing.assert_close(match.loss, (1 - nn.functional.cosine_similarity(query, chosen)).mean(), **CLOSE)  # weight 1, batch mean
     match.loss.backward()
     assert strategy.keys[-1].grad is not None and strategy.prompts[-1].grad is None
-    strategy.zero_grad()
+    strategy.pool.zero_grad()
     prefix = strategy.select(query).prefix
     assert prefix is not None
     prefix.sum().backward()
@@ -146,9 +147,10 @@ def test_l2p_picks_the_nearest_key_of_the_whole_pool_at_training_and_test() -> N
     query = torch.randn(20, tiny.WIDTH)
     expected = nn.functional.cosine_similarity(query[:, None], strategy.keys[0][None], dim=-1).argmax(1)
     for mode in (True, False):
-        chosen = strategy.train(mode).select(query).ids
+        strategy.pool.train(mode)
+        chosen = strategy.select(query).ids
         assert chosen is not None and torch.equal(chosen, expected)
-    assert len(strategy.prompts) == 1 and all(p.requires_grad for p in strategy.parameters())
+    assert len(strategy.prompts) == 1 and all(p.requires_grad for p in strategy.pool.parameters())
 
 
 def test_l2p_closed_form_keys_are_a_fixed_point_of_assign_and_average() -> None:
@@ -165,8 +167,10 @@ def test_l2p_closed_form_keys_are_a_fixed_point_of_assign_and_average() -> None:
 def test_splusplus_trains_its_own_pair_and_tests_on_all_seen() -> None:
     strategy = tiny.begun("s++", corpora=3).strategy
     query = strategy.keys[0].detach().repeat(4, 1)  # nearest to the first corpus's key
-    trained = strategy.train().select(query).ids
-    tested = strategy.eval().select(query).ids
+    strategy.pool.train()
+    trained = strategy.select(query).ids
+    strategy.pool.eval()
+    tested = strategy.select(query).ids
     assert trained is not None and trained.tolist() == [2] * 4
     assert tested is not None and tested.tolist() == [0] * 4
     assert torch.equal(strategy.prompts[1], strategy.prompts[0]) and not torch.equal(strategy.keys[1], strategy.keys[0])
@@ -179,7 +183,7 @@ def test_splusplus_key_converges_to_its_closed_form() -> None:
     for strategy in (learned, closed):
         strategy.begin_corpus(queries)
     optimizer = torch.optim.AdamW([learned.keys[0]], lr=0.05, weight_decay=0.0)
-    learned.train()
+    learned.pool.train()
     for _ in range(800):
         optimizer.zero_grad()
         learned.select(queries).loss.backward()
@@ -194,7 +198,7 @@ def test_coda_components_start_orthonormal_to_all_earlier_ones() -> None:
     for number in range(3):
         strategy.begin_corpus(queries)
         with torch.no_grad():  # as if trained: earlier vectors are no longer orthonormal themselves
-            for blocks in (strategy.prompts, strategy.keys, strategy.attention):  # type: ignore[attr-defined]
+            for blocks in (strategy.prompts, strategy.keys, strategy.pool.attention):
                 whole = torch.cat(list(blocks)).flatten(1)
                 gram = (whole @ whole.T).double()
                 new = slice(2 * number, 2 * number + 2)
@@ -213,7 +217,7 @@ def test_coda_sums_all_components_so_far_with_plain_cosines() -> None:
     expected = torch.zeros(3, 1, 2, 2, tiny.WIDTH)
     for number in range(4):
         key = torch.cat(list(strategy.keys))[number]
-        attention = torch.cat(list(strategy.attention))[number]  # type: ignore[arg-type]
+        attention = torch.cat(list(strategy.pool.attention))[number]
         weight = nn.functional.cosine_similarity(query * attention, key[None], dim=-1)
         expected = expected + weight[:, None, None, None, None] * torch.cat(list(strategy.prompts))[number]
     torch.testing.assert_close(prefix, expected, **CLOSE)
@@ -291,10 +295,10 @@ def test_queries_that_look_like_d0_go_without_a_prompt(name: str, relative: int)
     query = made.selection_vector(tokens, made.enter(tokens))
     middle = torch.nn.functional.normalize(query, dim=1).mean(0)
     similarity = without.strategy.select(query).similarity
-    assert made.strategy.null is not None and similarity is not None
-    made.strategy.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
+    assert made.strategy.pool.null is not None and similarity is not None
+    made.strategy.pool.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
     encoded, prompted, plain = made(tokens), without(tokens), made.unprompted(tokens)
-    gone = torch.nn.functional.cosine_similarity(query, made.strategy.null[None]) > similarity
+    gone = torch.nn.functional.cosine_similarity(query, made.strategy.pool.null[None]) > similarity
     assert 0 < int(gone.sum()) < 24  # both paths are taken
     torch.testing.assert_close(encoded.vectors[gone], plain[gone])
     torch.testing.assert_close(encoded.vectors[~gone], prompted.vectors[~gone])
@@ -309,10 +313,10 @@ def test_the_null_key_is_the_mean_direction_of_d0s_queries_and_is_kept() -> None
     queries = torch.randn(30, 8, generator=torch.Generator().manual_seed(1))
     strategy = make_strategy("s++", null_prompt=True)
     strategy.prepare(queries)
-    assert strategy.null is not None
-    torch.testing.assert_close(strategy.null, torch.nn.functional.normalize(queries, dim=1).mean(0))
+    assert strategy.pool.null is not None
+    torch.testing.assert_close(strategy.pool.null, torch.nn.functional.normalize(queries, dim=1).mean(0))
     again = make_strategy("s++", null_prompt=True).load_state(strategy.state())
-    assert again.null is not None and torch.equal(again.null, strategy.null)
+    assert again.pool.null is not None and torch.equal(again.pool.null, strategy.pool.null)
     plain = make_strategy("s++")
     plain.prepare(queries)
-    assert plain.null is None and "null" not in plain.state()
+    assert plain.pool.null is None and "null" not in plain.state()

@@ -12,7 +12,7 @@ import torch
 from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows import RowsOnly
-from promptdsi.model.prompts.strategy import unit
+from promptdsi.model.arrays import unit
 from promptdsi.training.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
 from promptdsi.training.training import Plan
