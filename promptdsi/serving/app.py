@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
@@ -56,9 +56,8 @@ def create_app(
     app.include_router(routes.health)
     app.add_api_route("/", get_page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
-    app.add_exception_handler(APIError, send_api_error)
-    app.add_exception_handler(RequestValidationError, send_validation_error)
-    app.add_exception_handler(HTTPException, send_http_error)
+    app.add_exception_handler(RequestValidationError, raise_validation_error)
+    app.add_exception_handler(HTTPException, raise_http_error)
     folder, metrics = service.live.path, service.metrics
     app.add_middleware(ServingMiddleware, access=service.access, hosts=hosts, limits=service.limits, metrics=metrics, folder=folder)
     return app
@@ -72,28 +71,24 @@ async def get_page() -> Response:
     return FileResponse(PAGE / "index.html")
 
 
-async def send_api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, APIError)
-    return JSONResponse(error.body(request.scope["request_id"]), error.status, headers=error.headers)
-
-
-async def send_validation_error(request: Request, error: Exception) -> Response:
+# The middleware turns exceptions into responses; these two the framework would otherwise answer in a form of its own.
+async def raise_validation_error(request: Request, error: Exception) -> Response:
     """A request that does not fit the OpenAPI description: its first error, and where that is."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
     message = f"{field}: {first['msg']}" if field else str(first["msg"])
-    return await send_api_error(request, APIError(422, "invalid", message, "see /openapi.json"))
+    raise APIError(422, "invalid", message, "see /openapi.json")
 
 
-async def send_http_error(request: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: unknown addresses, wrong methods."""
+async def raise_http_error(request: Request, error: Exception) -> Response:
+    """Unknown addresses and wrong methods."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(sorted(allowed_methods(request)))
     code = {404: "not_found", 405: "method"}.get(error.status_code, "http")
-    return await send_api_error(request, APIError(error.status_code, code, str(error.detail), headers=headers))
+    raise APIError(error.status_code, code, str(error.detail), headers=headers)
 
 
 def allowed_methods(request: Request) -> set[str]:

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.index import Index
@@ -29,6 +28,7 @@ OLDER = 2  # generations kept open beside the newest
 MAPS = 4
 SLOW = 4  # requests that may wait for an older generation or a map
 SECONDS_FOR_SLOW = 60.0
+Value = TypeVar("Value")
 log = logging.getLogger("promptdsi.serving")
 
 
@@ -43,7 +43,7 @@ class LiveIndex:
         self._mark: bytes | None = None
         self._older: OrderedDict[int, Index] = OrderedDict()
         self._maps: OrderedDict[int, MapResponse] = OrderedDict()
-        self._generations: list[GenerationSummary] | None = None
+        self._generations: tuple[Index, list[GenerationSummary]] | None = None  # as of an index
         self._refreshing, self._turn = asyncio.Lock(), asyncio.Lock()
         self._waiting = 0
         # Two threads: a new generation is served in time while an older one or a map keeps the other busy.
@@ -74,7 +74,7 @@ class LiveIndex:
     async def close(self) -> None:
         """End the threads and release the generations: the engine's threads end with them."""
         await asyncio.gather(self._follower.close(), self._opener.close())
-        self._newest = None
+        self._newest = self._generations = None
         self._older.clear()
         self._maps.clear()
 
@@ -85,7 +85,7 @@ class LiveIndex:
                 mark = await self._follower.run(Index.commit_mark, self.path)
                 if mark != self._mark:
                     self._newest = await self._follower.run(self._open_newest, self._newest)
-                    self._mark, self._generations = mark, None
+                    self._mark = mark
                     # A purge may have erased what older generations still hold open, and another index may be in this folder now.
                     self._older.clear()
                     self._maps.clear()
@@ -111,35 +111,26 @@ class LiveIndex:
             return newest
         if not 1 <= generation <= newest.generation:
             raise APIError(404, "no_generation", f"there is no generation {generation}", f"the newest is {newest.generation}")
-        if generation not in self._older:
-            async with self._slow_turn():
-                if generation not in self._older:
-                    newest = self.newest
-                    opened = await self._opener.run(partial(newest.reopen, at=generation))
-                    if newest is not self._newest:  # replaced meanwhile, perhaps by a purge: open again, and do not keep it
-                        return await self._opener.run(partial(self.newest.reopen, at=generation))
-                    self._older[generation] = opened
-                    while len(self._older) > OLDER:
-                        self._older.popitem(last=False)
-                return self._older[generation]
-        self._older.move_to_end(generation)
-        return self._older[generation]
+        return await self._cached(self._older, OLDER, generation, lambda: self.newest.reopen(at=generation))
 
     async def map(self, generation: int | None) -> MapResponse:
         """The map of a generation, computed once."""
         index = await self.at(generation)
-        generation = index.generation
-        if generation not in self._maps:
+        return await self._cached(self._maps, MAPS, index.generation, lambda: draw_map(index))
+
+    async def _cached(self, cache: OrderedDict[int, Value], size: int, generation: int, compute: Callable[[], Value]) -> Value:
+        if generation not in cache:
             async with self._slow_turn():
-                if generation not in self._maps:
-                    drawn_map = await self._opener.run(draw_map, index)
-                    if index is not self._newest and self._older.get(generation) is not index:
-                        return drawn_map  # not kept: it may show what was purged meanwhile
-                    self._maps[generation] = drawn_map
-                    while len(self._maps) > MAPS:
-                        self._maps.popitem(last=False)
-                return self._maps[generation]
-        return self._maps[generation]
+                if generation not in cache:
+                    newest = self._newest
+                    value = await self._opener.run(compute)
+                    if newest is not self._newest:
+                        return value  # not kept: a purge may have made the new generation, and this holds what it erased
+                    cache[generation] = value
+                    if len(cache) > size:
+                        cache.popitem(last=False)
+        cache.move_to_end(generation)
+        return cache[generation]
 
     @contextlib.asynccontextmanager
     async def _slow_turn(self) -> AsyncIterator[None]:
@@ -157,13 +148,10 @@ class LiveIndex:
 
     async def generations(self) -> list[GenerationSummary]:
         """Every generation, oldest first; read once per change."""
-        if self._generations is None:
-            newest = self.newest
-            generations = [summarize(manifest) for manifest in await asyncio.to_thread(newest.log)]
-            if newest is not self._newest:
-                return generations
-            self._generations = generations
-        return self._generations
+        newest = self.newest
+        if self._generations is None or self._generations[0] is not newest:
+            self._generations = newest, [summarize(manifest) for manifest in await asyncio.to_thread(newest.log)]
+        return self._generations[1]
 
     async def retention(self) -> list[RetentionRecord]:
         """Hits@1 and Hits@10 of the evaluations recorded by `eval --record`."""
@@ -172,22 +160,10 @@ class LiveIndex:
 
 
 def summarize(manifest: Manifest) -> GenerationSummary:
-    """What made a generation, and how many documents can be found in it."""
-    event = manifest.event
-    return GenerationSummary(
-        generation=manifest.number,
-        parent=manifest.parent,
-        kind=manifest.kind,
-        time=manifest.time,
-        corpus=event.get("corpus"),
-        added=event.get("added", 0),
-        updated=event.get("updated", 0),
-        removed=event.get("documents", 0) if manifest.kind in ("delete", "purge") else 0,
-        documents=manifest.documents,
-        seconds=event.get("seconds"),
-        drift=event.get("drift"),
-        to=event.get("to"),
-    )
+    event = dict(manifest.event)
+    removed = event.pop("documents", 0) if manifest.kind in ("delete", "purge") else 0
+    fields = {"generation": manifest.number, "parent": manifest.parent, "kind": manifest.kind, "time": manifest.time}
+    return GenerationSummary(**event | fields | {"documents": manifest.documents, "removed": removed})
 
 
 def retention_record(record: EvalRecord) -> RetentionRecord:

@@ -60,40 +60,24 @@ async def get_document(docid: Docid, service: ServiceDep, at: At = None) -> sche
     index = await service.live.at(at)
     location = await locate(index, docid)
     document = await asyncio.to_thread(index.get, docid)
-    return schemas.DocumentResponse(
-        docid=docid,
-        title=document.title,
-        text=document.text,
-        metadata=dict(document.metadata),
-        corpus=location.corpus,
-        since=location.since,
-        generation=index.generation,
-    )
+    return schemas.DocumentResponse(**document._asdict() | location._asdict(), generation=index.generation)
 
 
 @reading.get("/api/index")
 async def describe_index(service: ServiceDep) -> schemas.IndexResponse:
     """What is served: documents, corpora, model and limits."""
     info = service.live.newest.info()
-    corpora = [
-        schemas.CorpusResponse(name=corpus.corpus, since=corpus.since, documents=corpus.documents, fast=not corpus.trained)
-        for corpus in info.corpora
-    ]
+    corpora = [schemas.CorpusResponse(name=corpus.corpus, fast=not corpus.trained, **corpus._asdict()) for corpus in info.corpora]
     limits = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
-    return schemas.IndexResponse(
-        name=service.live.name,
-        generation=info.generation,
-        documents=info.documents,
-        corpora=corpora,
-        method=info.method,
-        prompts=info.prompts,
-        backbone=Path(info.backbone).name,  # without the folders of this machine
-        width=info.width,
-        store=info.store,
-        writable=service.access.allow_write,
-        limits=limits | {"body": service.limits.body},
-        version=__version__,
-    )
+    served = {
+        "name": service.live.name,
+        "corpora": corpora,
+        "backbone": Path(info.backbone).name,  # without the folders of this machine
+        "writable": service.access.allow_write,
+        "limits": limits | {"body": service.limits.body},
+        "version": __version__,
+    }
+    return schemas.IndexResponse(**info._asdict() | served)
 
 
 @reading.get("/api/generations")

@@ -170,18 +170,20 @@ class IndexResponse(BaseModel):
 
 
 class GenerationSummary(BaseModel):
+    """What made a generation, and how many documents can be found in it."""
+
     generation: int
     parent: int | None
     kind: str
     time: str
-    corpus: str | None
-    added: int
-    updated: int
-    removed: int
     documents: int
-    seconds: float | None
-    drift: dict[str, float] | None
-    to: int | None
+    corpus: str | None = None
+    added: int = 0
+    updated: int = 0
+    removed: int = 0
+    seconds: float | None = None
+    drift: dict[str, float] | None = None
+    to: int | None = None
 
 
 class GenerationsResponse(BaseModel):

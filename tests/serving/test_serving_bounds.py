@@ -14,7 +14,7 @@ import httpx
 import pytest
 import served
 
-from promptdsi.serving import http_protocol
+from promptdsi.serving import server as http_server
 from promptdsi.serving.middleware import Limits
 
 
@@ -119,7 +119,7 @@ def test_a_body_that_does_not_arrive_is_not_waited_for(server: served.Served) ->
 
 
 def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "SECONDS_FOR_HEADERS", 0.5)
+    monkeypatch.setattr(http_server, "SECONDS_FOR_HEADERS", 0.5)
     with served.serving(path) as running:
         begun = time.monotonic()
         assert served.exchange(running, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""

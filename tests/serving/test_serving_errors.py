@@ -17,7 +17,7 @@ import served
 import small
 
 from promptdsi import Corpus, Index
-from promptdsi.serving import http_protocol
+from promptdsi.serving import server as http_server
 
 
 def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path) -> None:
@@ -173,7 +173,7 @@ def test_no_index_is_one_sentence(run: object, tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing_from_elsewhere(server: served.Served) -> None:
-    root = Path(http_protocol.__file__).parent / "page"
+    root = Path(http_server.__file__).parent / "page"
     answer = server.client.get("/")
     assert answer.status_code == 200 and "default-src 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]
