@@ -4,12 +4,17 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-.PHONY: help demo browser test check format docs screenshots bench results results-again soak clean bench-check
+# Two test processes; a file is run by one of them, so that the fixtures of a module are made once.
+WORKERS ?= 2
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --durations=15
+
+.PHONY: help demo browser test coverage check format docs screenshots bench results results-again soak clean bench-check
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
-	@echo "make test     all tests, with coverage"
-	@echo "make check    format, lint, types, generated docs, tests"
+	@echo "make test     all tests (about 7 minutes on two cores), and which were slowest"
+	@echo "make coverage all tests with coverage of the package (half as much time again)"
+	@echo "make check    format, lint, types, generated docs, tests with coverage"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
 	@echo "make results  run the experiments     -> docs/results;  make results-again: some cells once more, compared"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
@@ -43,7 +48,10 @@ browser:
 		echo "Chromium is missing and could not be installed: the browser tests will be skipped"; }
 
 test: .venv/dev browser
-	$(BIN)/pytest --cov --cov-report=term
+	$(PYTEST)
+
+coverage: .venv/dev browser
+	$(PYTEST) --cov --cov-report=term
 
 check: .venv/dev browser
 	$(BIN)/ruff format --check .
@@ -53,7 +61,7 @@ check: .venv/dev browser
 	$(BIN)/python tools/build_docs.py --check
 	$(BIN)/python tools/build_reproduction.py --check
 	$(BIN)/python tools/bench_summary.py --check
-	$(BIN)/pytest --cov --cov-report=term
+	$(PYTEST) --cov --cov-report=term
 
 format: .venv/dev
 	$(BIN)/ruff check --fix .

@@ -1,8 +1,9 @@
-"""What tests share: small corpora, a way to run the command line, and a network that is not there."""
+"""Shared fixtures: small corpora, a way to run the command line, a forbidden network; and tests that run alone."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import socket
@@ -26,6 +27,20 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("promptdsi")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Among several workers, run a test marked `alone` while no other test runs."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    folder = item.config._tmp_path_factory.getbasetemp().parent  # of this run; all workers share it
+    with open(folder / "gate", "a") as gate, open(folder / "lock", "a") as lock:
+        # Every test passes the gate first. One that waits for the lock keeps the gate closed, so that no other test starts.
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
 import venv
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 
@@ -27,8 +29,9 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(tmp_path: Path) -> N
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--ignore-installed", "--no-deps", str(wheel)], check=True)
     checked = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     assert "promptdsi" not in checked.stdout, checked.stdout
-    where = subprocess.run([python, "-c", "import promptdsi; print(promptdsi.__file__)"], capture_output=True, text=True, cwd=tmp_path)
-    assert Path(where.stdout.strip()).is_relative_to(tmp_path / "clean")
-    shown = subprocess.run([tmp_path / "clean/bin/promptdsi", "data", "demo", "-o", "d"], capture_output=True, text=True, cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    clean: dict[str, Any] = {"capture_output": True, "text": True, "cwd": tmp_path, "env": os.environ | {"PYTHONPATH": ""}}
+    imported = subprocess.run([python, "-c", "import promptdsi; print(promptdsi.__file__)"], **clean)
+    assert Path(imported.stdout.strip()).is_relative_to(tmp_path / "clean")
+    outcome = subprocess.run([tmp_path / "clean/bin/promptdsi", "data", "demo", "-o", "d"], **clean)
+    assert outcome.returncode == 0, outcome.stderr
     assert (tmp_path / "d/d3/corpus.jsonl").is_file()

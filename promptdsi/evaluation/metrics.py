@@ -106,6 +106,8 @@ def measure(name: str, queries: Sequence[QueryRanks], *, seed: int = 0) -> Metri
 def interval(each: NDArray[np.float64], *, seed: int = 0) -> tuple[float, float]:
     """The 95 % percentile bootstrap interval of a mean."""
     rng = np.random.default_rng(seed)
-    means = np.array([each[rng.integers(0, len(each), len(each))].mean() for _ in range(RESAMPLES)])
+    rows = max(1, 1_000_000 // len(each))  # resamples at once: a few megabytes
+    shapes = [(min(rows, RESAMPLES - start), len(each)) for start in range(0, RESAMPLES, rows)]
+    means = np.concatenate([each[rng.integers(0, len(each), shape)].mean(axis=1) for shape in shapes])
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)

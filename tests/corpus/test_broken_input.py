@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,13 +167,14 @@ def test_messages_stay_short_whatever_the_data(run: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_says_so(number: signal.Signals, tmp_path: Path) -> None:
-    with (tmp_path / "c.jsonl").open("w") as file:
-        file.writelines(f'{{"_id": "d{n}", "text": "some words number {n}"}}\n' for n in range(300_000))
+    os.mkfifo(tmp_path / "c.jsonl")  # a corpus that is never read to its end: the signal arrives in the middle of reading
     command = [sys.executable, "-m", "promptdsi", "data", "c.jsonl", "-o", "out"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=heeding)
-    time.sleep(1.2)
-    process.send_signal(number)
-    _, message = process.communicate()
+    with (tmp_path / "c.jsonl").open("w") as file:  # opened as soon as the command reads
+        file.write('{"_id": "d", "text": "some words"}\n')
+        file.flush()
+        process.send_signal(number)
+        _, message = process.communicate()
     assert process.returncode == 130 and message.strip() == "error: interrupted; run the same command again to go on"
     assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
 
