@@ -1,4 +1,4 @@
-"""Read an experiment: which systems (its TOML file), where and how large (the scale's TOML file), and so which cells.
+"""Read an experiment: which systems (its TOML file), where and how large (the scale's TOML file), and so which runs.
 
 experiments/main.toml            title, report, [[system]] …
 experiments/scales/squadx.toml   [setting.NAME] stream, D0, seeds; [run] which experiment runs in which settings
@@ -9,22 +9,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from promptdsi.bench import reports
-from promptdsi.bench.cells import D0, Cell, Results, keywords, options_of, recorded_params
-from promptdsi.bench.written import ExperimentFile, ScaleFile, read_toml
-from promptdsi.corpus.sources import build_stream, source_names
-from promptdsi.discovery import modules_of
+from promptdsi.bench.runs import D0, Run, RunStore, changed_params, default_params, make_method
+from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, read_toml
+from promptdsi.corpus.sources import build_stream, names
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.promptdsi import PRESETS
-
-OF_D0 = options_of("rows").keys() & options_of("incdsi").keys()  # options that say how D0 is learned: a setting's, not a system's
+from promptdsi.methods.options import flatten_params, upgrade_params
 
 
 @dataclass(frozen=True)
@@ -36,39 +32,48 @@ class Setting:
     d0: D0
     seeds: tuple[int, ...]
     only: tuple[str, ...]  # labels of the systems that run here; empty = all
-    add: dict[str, Any]  # keywords for the corpora after D0, where a method has them
-    methods: dict[str, dict[str, Any]]  # keywords of single methods
+    add: Params  # parameters for the corpora after D0, for the methods that have them
+    methods: dict[str, Params]  # parameters of single methods
 
 
 @dataclass(frozen=True)
 class System:
-    """A line of a table: a method with its keywords; with a `dial`, one point per value of it."""
+    """A line of a table: a method with its parameters; with a swept `parameter`, one point per value of it."""
 
     label: str
     group: str
     method: str
-    params: dict[str, Any]
+    params: Params
     search: int = 0
-    dial: str = ""
+    parameter: str = ""
     values: tuple[Any, ...] = ()
     reference: bool = False
     seeds: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
 
+    def runs_in(self, setting: Setting) -> bool:
+        """Whether it runs in a setting: each may name the other."""
+        return (not setting.only or self.label in setting.only) and (not self.settings or setting.name in self.settings)
+
 
 @dataclass(frozen=True)
 class Point:
-    """A system at one value of its dial, in one setting: a cell per seed."""
+    """A system at one value of its swept parameter, in one setting: a run per seed."""
 
     system: System
     setting: Setting
     value: Any
-    cells: tuple[Cell, ...]
-    split: str = "test"
+    runs: tuple[Run, ...]
+    split: Split = "test"
 
     @property
     def label(self) -> str:
-        return self.system.label if not self.system.dial else f"{self.system.label} {self.value}"
+        return self.system.label if not self.system.parameter else f"{self.system.label} {self.value}"
+
+    @property
+    def swept(self) -> str:
+        """The swept parameter and its value, as tables print it."""
+        return f"{self.system.parameter} {self.value}" if self.system.parameter else ""
 
 
 @dataclass(frozen=True)
@@ -80,180 +85,150 @@ class Experiment:
     about: str
     scale: str
     settings: tuple[Setting, ...]
-    points: tuple[Point, ...] = field(default=())
-    split: str = "test"  # the queries its figures are about
-    path: str = ""  # as a command names it
+    points: tuple[Point, ...]
+    split: Split
+    path: Path
 
     @property
-    def cells(self) -> list[Cell]:
-        return cells_of(self.points)
+    def runs(self) -> list[Run]:
+        return unique_runs(self.points)
+
+    def command(self, verb: str) -> str:
+        """The command that runs or reports it."""
+        path = f"experiments/{self.path.name}" if self.path.resolve().parent.name == "experiments" else self.path.as_posix()
+        return f"promptdsi bench {verb} {path} --scale {self.scale}"
 
 
-def cells_of(points: Iterable[Point]) -> list[Cell]:
-    """Every run, each once, by the label it has first."""
-    found: dict[str, Cell] = {}
-    for cell in (cell for point in points for cell in point.cells):
-        found.setdefault(cell.key, cell)
-    return list(found.values())
+def unique_runs(points: Iterable[Point]) -> list[Run]:
+    """Every run once, by the label it has first."""
+    runs: dict[str, Run] = {}
+    for run in (run for point in points for run in point.runs):
+        runs.setdefault(run.key, run)
+    return list(runs.values())
 
 
-def read_experiment(path: str | Path, scale: str, results: Results | None = None) -> Experiment:
+def read_experiment(path: str | Path, scale: str, store: RunStore | None = None) -> Experiment:
     """The experiment of a TOML file at a scale, which is a file's name in `scales/` beside it.
 
-    An experiment whose dials another one chooses (`chosen_by`) finds them among the results.
+    An experiment whose parameters another one chooses (`chosen_by`) reads them from the store.
     """
     path = Path(path)
-    said, scale_path = read_toml(path, ExperimentFile), path.parent / "scales" / f"{scale}.toml"
+    table, scale_path, name = read_toml(path, ExperimentFile), path.parent / "scales" / f"{scale}.toml", path.stem
     if not scale_path.is_file():
-        there = sorted(one.stem for one in scale_path.parent.glob("*.toml"))
-        raise UsageError(f"{scale_path.parent} has no scale {scale!r}; there are {', '.join(there) or 'none'}")
-    scales, name = read_toml(scale_path, ScaleFile), path.stem
-    settings = tuple(_setting(scale_path, scales, where) for where in scales.run.get(name, ()))
+        scales = sorted(other.stem for other in scale_path.parent.glob("*.toml"))
+        raise UsageError(f"{scale_path.parent} has no scale {scale!r}; there are {', '.join(scales) or 'none'}")
+    scale_table = read_toml(scale_path, ScaleFile)
+    settings = tuple(_setting(scale_path, scale_table, setting) for setting in scale_table.run.get(name, ()))
     if not settings:
-        raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scales.run) or 'nothing'}")
-    if said.report not in (kinds := modules_of(reports)):
-        raise DataError(f"asks for a report {said.report!r}; there are {', '.join(kinds)}", path=path)
-    systems = _swept(scale_path, name, _systems(path, said), scales.sweep.get(name, {}))
-    if said.chosen_by:
-        chosen = (results or Results(Path("results"))).choices(scale, said.chosen_by)
-        here = [one for one in systems if any(_runs(one, setting) for setting in settings)]
-        systems = _at_chosen_dials(path, said.chosen_by, here, chosen)
-    points = tuple(point for setting in settings for system in systems for point in _points(path, system, setting, said))
+        raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scale_table.run) or 'nothing'}")
+    systems = _with_sweeps(scale_path, name, _systems(path, table), scale_table.sweep.get(name, {}))
+    if table.chosen_by:
+        chosen = (store or RunStore(Path("results"))).choices(scale, table.chosen_by)
+        systems = [system for system in systems if any(system.runs_in(setting) for setting in settings)]
+        systems = _at_chosen_values(path, table.chosen_by, systems, chosen)
+    points = tuple(point for setting in settings for system in systems for point in _points(path, system, setting, table))
     if idle := [setting.name for setting in settings if systems and not any(point.setting is setting for point in points)]:
         raise DataError(f"no system of it runs in the setting {idle[0]!r}: see `only` there and `settings` of the systems", path=path)
-    return Experiment(
-        name,
-        said.title or name,
-        said.report,
-        said.paper,
-        said.about,
-        scale,
-        settings,
-        points,
-        said.split,
-        f"experiments/{path.name}" if path.resolve().parent.name == "experiments" else path.as_posix(),
-    )
+    title = table.title or name
+    return Experiment(name, title, table.report, table.paper, table.about, scale, settings, points, table.split, path)
 
 
-def _systems(path: Path, said: ExperimentFile) -> list[System]:
+def _systems(path: Path, table: ExperimentFile) -> list[System]:
     """The systems an experiment lists, or takes from another."""
-    listed = read_toml(path.parent / f"{said.systems_of}.toml", ExperimentFile) if said.systems_of else said
+    listed = read_toml(path.parent / f"{table.systems_of}.toml", ExperimentFile) if table.systems_of else table
     systems = [
-        System(one.label, one.group, one.method, one.keywords, one.search, one.dial, one.sweep, one.reference, one.seeds, one.settings)
-        for one in listed.system
+        System(row.label, row.group, row.method, row.params, row.search, row.parameter, row.sweep, row.reference, row.seeds, row.settings)
+        for row in listed.system
     ]
-    names = [(one.group, one.label) for one in systems]
+    names = [(system.group, system.label) for system in systems]
     if twice := [label for group, label in names if names.count((group, label)) > 1]:
         raise DataError(f"lists a system {twice[0]!r} twice", path=path)
-    labels = {one.label for one in systems} if said.labels is None else set(said.labels)
-    if missing := sorted(labels - {one.label for one in systems}):
+    labels = {system.label for system in systems} if table.labels is None else set(table.labels)
+    if missing := sorted(labels - {system.label for system in systems}):
         raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
-    return [one for one in systems if one.label in labels]
+    return [system for system in systems if system.label in labels]
 
 
-def _swept(path: Path, name: str, systems: list[System], sweeps: dict[str, tuple[Any, ...]]) -> list[System]:
+def _with_sweeps(path: Path, name: str, systems: list[System], sweeps: dict[str, tuple[Any, ...]]) -> list[System]:
     """Systems with the sweeps a scale gives them instead of their own."""
-    if unknown := sorted(set(sweeps) - {one.label for one in systems if one.dial}):
-        raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a dial", path=path)
-    return [replace(one, values=sweeps[one.label]) if one.label in sweeps else one for one in systems]
+    if unknown := sorted(set(sweeps) - {system.label for system in systems if system.parameter}):
+        raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a swept parameter", path=path)
+    return [replace(system, values=sweeps[system.label]) if system.label in sweeps else system for system in systems]
 
 
-def _at_chosen_dials(path: Path, chooser: str, systems: list[System], chosen: dict[str, Any]) -> list[System]:
-    """Systems with their dial at the chosen value. One without a choice is an error: its whole sweep would be asked test queries."""
-    if missing := [one.label for one in systems if one.dial and one.label not in chosen]:
-        raise DataError(f"{missing[0]!r} has no dial chosen yet; run and report {chooser}.toml to the end first", path=path)
-    return [replace(one, values=(chosen[one.label],)) if one.dial else one for one in systems]
+def _at_chosen_values(path: Path, chooser: str, systems: list[System], chosen: Params) -> list[System]:
+    """Systems at the chosen value of their parameter. Without a choice the whole sweep would be evaluated on the test split."""
+    if missing := [system.label for system in systems if system.parameter and system.label not in chosen]:
+        raise DataError(f"{missing[0]!r} has no chosen parameter yet; run and report {chooser}.toml to the end first", path=path)
+    return [replace(system, values=(chosen[system.label],)) if system.parameter else system for system in systems]
 
 
-def _setting(path: Path, scales: ScaleFile, name: str) -> Setting:
-    if name not in scales.setting:
+def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
+    if name not in scale_table.setting:
         raise DataError(f"there is no [setting.{name}]", path=path)
-    said = scales.setting[name]
-    with blamed_on(path, f"[setting.{name}]"):
-        check_stream(said.stream)
-        given = keywords("rows", said.d0)
-        check_values("rows", given)
-        for method, own in said.methods.items():
-            keywords(method, own)
-        if unknown := [option for option in said.add if not any(option in options_of(method) for method in methods())]:
+    table = scale_table.setting[name]
+    with errors_name(path, f"[setting.{name}]"):
+        check_stream(table.stream)
+        params = changed_params("rows", table.d0)
+        make_method("rows", params)
+        for method, own in table.methods.items():
+            changed_params(method, own)
+        add = upgrade_params({"add": table.add})
+        if unknown := [option for option in add if not any(option in default_params(method) for method in methods())]:
             raise UsageError(f"no method has an option {unknown[0]!r}")
-    d0 = D0(said.stream, {option: value for option, value in given.items() if option in OF_D0})
-    return Setting(name, said.label or name, d0, said.seeds, said.only, said.add, said.methods)
+    # What D0's preset says of the corpora after it is the system's business, not D0's.
+    d0 = D0(table.stream, {option: value for option, value in params.items() if option in d0_params()})
+    return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods)
+
+
+def d0_params() -> list[str]:
+    """Parameters that say how D0 is learned: a setting's, not a system's."""
+    shared = set(flatten_params(dict.fromkeys(DSIMethod.__dataclass_fields__)))
+    return [name for name in default_params("rows") if name.partition(".")[0] in shared and not name.startswith("add.")]
 
 
 @contextmanager
-def blamed_on(path: Path, where: str) -> Iterator[None]:
-    """A mistake in what a file says is told with the file and the place."""
+def errors_name(path: Path, where: str) -> Iterator[None]:
+    """An error in the content of a file names the file and the table."""
     try:
         yield
     except UsageError as error:
         raise DataError(f"{where}: {error}", path=path) from None
 
 
-def check_stream(spec: dict[str, Any]) -> None:
+def check_stream(spec: Params) -> None:
     """Refuse what no stream can be built from. Files are not looked for: a report needs none."""
-    options = [one for one in inspect.signature(build_stream).parameters if one not in ("text", "request")]
+    options = [name for name in inspect.signature(build_stream).parameters if name not in ("text", "request")]
     known = ["source", "pseudo", "raw", "seed", *options]
     if unknown := sorted(set(spec) - set(known)):
         raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
     if not isinstance(spec.get("source"), str):
-        raise UsageError(f"stream needs a source: a path, or one of {', '.join(source_names())}")
+        raise UsageError(f"stream needs a source: a path, or one of {', '.join(names())}")
 
 
-def check_values(method: str, params: dict[str, Any]) -> None:
-    """Whether a method could be made with these keywords, before hours are spent on what comes first."""
-    try:
-        made = methods()[method].from_params(params)
-    except UsageError as error:
-        raise UsageError(f"{method}: {error}") from None
-    if isinstance(made, DSIMethod):
-        made.check()
-
-
-def turned(params: dict[str, Any], dial: str, value: Any) -> dict[str, Any]:
-    """Keywords with a dial at a value; `prompt_options.prompt_layers` reaches into a table.
-
-    Examples
-    --------
-    >>> turned({"prompt_options": {"center": True}}, "prompt_options.prompt_layers", [2])
-    {'prompt_options': {'center': True, 'prompt_layers': [2]}}
-    """
-    if not dial:
-        return params
-    name, _, inner = dial.partition(".")
-    return params | {name: params.get(name, {}) | {inner: value} if inner else value}
-
-
-def split_preset(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a system's preset says of the corpora after D0, and the system's own keywords."""
-    if (name := params.get("preset")) is not None and name not in PRESETS:
-        raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    preset = {option: value for option, value in recorded_params(PRESETS.get(name or "paper", {})).items() if option not in OF_D0}
-    return preset, {option: value for option, value in params.items() if option != "preset"}
-
-
-def _runs(system: System, setting: Setting) -> bool:
-    """Whether a system runs in a setting: each may name the other."""
-    return (not setting.only or system.label in setting.only) and (not system.settings or setting.name in system.settings)
-
-
-def _points(path: Path, system: System, setting: Setting, said: ExperimentFile) -> list[Point]:
-    if not _runs(system, setting):
+def _points(path: Path, system: System, setting: Setting, table: ExperimentFile) -> list[Point]:
+    if not system.runs_in(setting):
         return []
-    found = []
+    points = []
     for value in system.values or (None,):
-        # From the weakest to the strongest: a preset, D0's settings, what the setting says of later corpora and of the
-        # method, the system itself with its dial.
-        with blamed_on(path, f"system {system.label!r}"):
-            known = options_of(system.method)
+        with errors_name(path, f"system {system.label!r}"):
+            params = _params(system, setting, value)
+            make_method(system.method, params)  # before hours are spent on what comes first
             if system.search and not issubclass(methods()[system.method], IncDSI):
                 raise UsageError(f"{system.method} has no settings to search")
-            shared = {name: value for name, value in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
-            preset, own = split_preset(system.params)
-            special = setting.methods.get(system.method, {})
-            params = keywords(system.method, preset, shared, special, turned(own, system.dial, value))
-            check_values(system.method, params)
-        seeds = system.seeds or said.seeds or setting.seeds
-        cells = tuple(Cell(setting.d0, system.method, params, seed, system.search, said.split, system.label) for seed in seeds)
-        found.append(Point(system, setting, value, cells, said.split))
-    return found
+        seeds = system.seeds or table.seeds or setting.seeds
+        runs = tuple(Run(setting.d0, system.method, params, seed, system.search, table.split, system.label) for seed in seeds)
+        points.append(Point(system, setting, value, runs, table.split))
+    return points
+
+
+def _params(system: System, setting: Setting, value: Any) -> Params:
+    """From the weakest to the strongest: the system's preset without what belongs to D0, D0's parameters, what the setting says of
+    later corpora and of the method, the system's own parameters and the swept one."""
+    known, d0 = default_params(system.method), d0_params()
+    preset = changed_params(system.method, {"preset": system.params["preset"]}) if "preset" in system.params else {}
+    preset = {name: default for name, default in preset.items() if name not in d0}
+    shared = {name: default for name, default in {**setting.d0.params, **setting.add}.items() if name in known}
+    own = {name: given for name, given in system.params.items() if name != "preset"}
+    swept = {system.parameter: value} if system.parameter else {}
+    return changed_params(system.method, preset, shared, setting.methods.get(system.method, {}), own, swept)

@@ -1,7 +1,8 @@
-"""Figures the paper prints, to be set beside ours (METHOD 15): Tables 2, 3 and 4, after D5, in per cent."""
+"""What the paper prints, to be set beside our results: Tables 2, 3 and 4, after D5, in per cent."""
 
 from __future__ import annotations
 
+CONTROL = "Rows only"  # trains new rows and no prompt; the paper has no such control
 Published = dict[str, tuple[float | None, ...]]  # by label: D0 H@10, D0 M@10, A_5 H@10, A_5 M@10; None where a dash is printed
 
 NQ, MS_MARCO = "NQ320k", "MS MARCO 300k"

@@ -1,14 +1,13 @@
-"""Figures of the paper that follow from formulas: nothing is measured, and what does not follow is named (METHOD 6.7)."""
+"""Figures of the paper that follow from formulas: nothing is measured, and what does not follow is named."""
 
 from __future__ import annotations
 
 import re
 
-from judging import FAILS, VERIFIED, Claim, arithmetic
-
-from promptdsi.bench.published import MS_MARCO, NQ
-from promptdsi.bench.reports import memory
-from promptdsi.bench.tables import size
+from .published import MS_MARCO, NQ
+from .reports import memory
+from .shared import size
+from .verdicts import FAILS, VERIFIED, Claim, arithmetic
 
 WIDTH = memory.WIDTH
 # Table 1 of the paper: documents of D0 to D5.
@@ -30,8 +29,8 @@ def documents() -> Claim:
         f"{name}: D0 {100 * counts[0] / sum(counts):.1f} %, D1 {100 * counts[1] / sum(counts):.2f} %" for name, counts in DOCUMENTS.items()
     ]
     totals = [sum(counts) for counts in DOCUMENTS.values()] == [memory.NQ, memory.MS_MARCO]
-    said = f"{memory.NQ:,} and {memory.MS_MARCO:,} documents; the text says 90 % and 2 %, the table {'; '.join(shares)}"
-    return Claim("Documents add up to the totals the memory figures rest on", VERIFIED if totals else FAILS, said)
+    evidence = f"{memory.NQ:,} and {memory.MS_MARCO:,} documents; the text says 90 % and 2 %, the table {'; '.join(shares)}"
+    return Claim("Documents add up to the totals the memory figures rest on", VERIFIED if totals else FAILS, evidence)
 
 
 def parameters(backbone: str) -> Claim:
@@ -54,11 +53,11 @@ def topics() -> Claim:
     return arithmetic("“Params.” of Topic, in millions, follow from 80, 91, 182 and 193 topics", checks)
 
 
-def bytes_kept() -> Claim:
+def bytes_stored() -> Claim:
     """The section on memory."""
     number = re.compile(r"[\d.]+")
-    checks = [(one.what, float(size(one.bytes).replace(",", "").split()[0]), number.findall(one.printed)[0]) for one in memory.SUMS]
-    return arithmetic("Bytes kept follow from the formulas", checks)
+    checks = [(entry.what, float(size(entry.bytes).replace(",", "").split()[0]), number.findall(entry.printed)[0]) for entry in memory.SUMS]
+    return arithmetic("Bytes stored follow from the formulas", checks)
 
 
 def _new(data: str) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from promptdsi.bench.figures import look_of, panels
-from promptdsi.bench.findings import Findings, Heading, Part, Plot, Text
-from promptdsi.bench.tables import Column, Table, line
+from promptdsi.bench.report import Heading, Part, Text
+from promptdsi.bench.schema import TopicRecord
+from promptdsi.bench.system_results import SystemResults
+from promptdsi.bench.tables import Column, Table, row
+
+from ..figures import look_of, panels, plot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "topics"
 SHOWN, TERMS, EXAMPLES = 8, 5, 3
 
 
@@ -26,57 +28,57 @@ class Topic(NamedTuple):
     examples: list[str]
 
 
-def parts(findings: Findings) -> Iterator[Part]:
-    for setting, found in findings.settings():
+def report(results: SystemResults) -> Iterator[Part]:
+    for setting, systems in results.settings():
         yield Heading(setting.label)
-        for one in found:
-            record = next((record for record in one.records if record.get("topics")), None)
-            if record is None:
-                yield Text(f"{one.label}: no topics are recorded: –")
+        for result in systems:
+            record = next((record for record in result.records if record.topics), None)
+            if record is None or record.topics is None:
+                yield Text(f"{result.label}: no topics are recorded: –")
                 continue
-            topics = read(record["topics"])
-            title = f"{setting.label}, {one.label}, seed {record['cell']['seed']}"
+            topics = read(record.topics)
+            title = f"{setting.label}, {result.label}, seed {record.run.seed}"
             yield Text(
                 f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0, "
-                f"mined by {record['cell']['params'].get('topic_engine', 'k-means')}."
+                f"mined by {record.run.params.get('topic_engine', 'k-means')}."
             )
             name, caption = (
-                f"{setting.name}-{one.label.lower()}",
+                f"{setting.name}-{result.label.lower()}",
                 f"{title}: the largest topics (documents in brackets) and their strongest terms; bars: c-TF-IDF, a scale per panel",
             )
-            yield Plot(name.replace(" ", "-"), caption, partial(_draw, topics[:SHOWN]))
+            yield plot(name.replace(" ", "-"), caption, partial(_draw, topics[:SHOWN]))
             yield _table(title, topics)
             if any(topic.examples for topic in topics):
                 yield _examples(title, topics)
 
 
-def read(record: dict[str, Any]) -> list[Topic]:
+def read(record: TopicRecord) -> list[Topic]:
     """Topics of a record, the largest first."""
-    examples = record.get("examples") or [[] for _ in record["words"]]
-    together = zip(record["counts"], record["words"], record["weights"], examples, strict=True)
-    return sorted((Topic(number, *topic) for number, topic in enumerate(together)), key=lambda topic: (-topic.documents, topic.number))
+    examples = record.examples or [[] for _ in record.words]
+    topics = zip(record.counts, record.words, record.weights, examples, strict=True)
+    return sorted((Topic(number, *topic) for number, topic in enumerate(topics)), key=lambda topic: (-topic.documents, topic.number))
 
 
 def _table(title: str, topics: Sequence[Topic]) -> Table:
-    lines = [line(str(topic.number), f"{topic.documents:,}", ", ".join(topic.words)) for topic in topics]
-    return Table(f"{title}: all topics", [Column("topic"), Column("documents"), Column("strongest terms", left=True)], lines)
+    rows = [row(str(topic.number), f"{topic.documents:,}", ", ".join(topic.words)) for topic in topics]
+    return Table(f"{title}: all topics", [Column("topic"), Column("documents"), Column("strongest terms", left=True)], rows)
 
 
 def _examples(title: str, topics: Sequence[Topic]) -> Table:
-    lines = [
-        line(", ".join(topic.words[:TERMS]), _marked(query, topic.words), group=f"Topic {topic.number}")
+    rows = [
+        row(", ".join(topic.words[:TERMS]), _marked(query, topic.words), group=f"Topic {topic.number}")
         for topic in topics[:SHOWN]
         for query in spread(topic.examples, EXAMPLES)
     ]
     return Table(
         f"{title}: queries that choose the largest topics, spread evenly; words that are terms of the topic in capitals",
         [Column("terms", left=True), Column("query", left=True)],
-        lines,
+        rows,
     )
 
 
 def spread(queries: Sequence[str], most: int) -> list[str]:
-    """At most so many, at even distances: neighbours in a corpus are often about one thing, and picking would flatter.
+    """At most so many, evenly spaced: neighbors in a corpus are often about one subject, and picking by hand would be biased.
 
     Examples
     --------
@@ -97,20 +99,20 @@ def _marked(query: str, words: Sequence[str]) -> str:
     >>> _marked("When was the city founded?", ["city", "when"])
     'WHEN was the CITY founded?'
     """
-    return re.sub(r"\w+", lambda found: found[0].upper() if found[0].lower() in words else found[0], query)
+    return re.sub(r"\w+", lambda match: match[0].upper() if match[0].lower() in words else match[0], query)
 
 
 def _draw(topics: Sequence[Topic]) -> Figure:
     across = min(4, len(topics))
     down = -(-len(topics) // across)
     figure, axes = panels(down, across, height=0.3 + 1.45 * down)
-    for place, ax in enumerate(axes.flat):
-        if place >= len(topics):
+    for index, ax in enumerate(axes.flat):
+        if index >= len(topics):
             ax.set_visible(False)
             continue
-        topic = topics[place]
+        topic = topics[index]
         words, weights = topic.words[:TERMS], topic.weights[:TERMS]
-        ax.barh(range(len(words)), weights, color=look_of("Topic").colour, height=0.7)
+        ax.barh(range(len(words)), weights, color=look_of("Topic").color, height=0.7)
         ax.set_yticks(range(len(words)), [word if len(word) < 19 else word[:17] + "…" for word in words])
         ax.invert_yaxis()
         ax.set_xticks([])

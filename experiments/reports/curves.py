@@ -1,0 +1,101 @@
+"""Figures 2 and 3: A_t, LA_t and F_t after each corpus. References that learn all new corpora at once have no curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from promptdsi.bench.plan import Setting
+from promptdsi.bench.report import Heading, Part, Plot, Text
+from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_new
+from promptdsi.bench.tables import Column, Table, TableEntry, escape_markdown, interval, row, score
+from promptdsi.evaluation.continual import Estimate, Figures, Matrix
+
+from ..figures import draw_line, legend_below, look_of, panels, plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METRICS = ("Hits@10", "MRR@10")
+NEAR = 0.2
+AtStep = Callable[[Matrix, str, int], Figures]
+STATISTICS: dict[str, tuple[AtStep, str, str]] = {
+    "A_t": (Matrix.average, "average performance", "up"),
+    "LA_t": (Matrix.learning, "learning performance", "up"),
+    "F_t": (Matrix.forgetting, "forgetting", "down"),
+}
+
+
+def report(results: SystemResults) -> Iterator[Part]:
+    for setting, systems in results.settings():
+        drawn = [result for result in systems if result.step_by_step]
+        yield Heading(setting.label)
+        if left_out := [result.label for result in systems if result.records and not result.step_by_step]:
+            yield Text(f"No curve for systems that learn all new corpora at once: {escape_markdown(', '.join(left_out))}.")
+        if not drawn:
+            continue
+        yield _plot(setting.name, setting.label, drawn)
+        if 0 < len(near := close(drawn)) < len(drawn):
+            yield _plot(f"{setting.name}-near", f"{setting.label}, those within {100 * NEAR:.0f} points of the best A_T", near)
+        for metric in METRICS:
+            for name in STATISTICS:
+                yield _table(setting, systems, metric, name)
+    yield Text("F_t takes the best of earlier steps, and chance makes a best look better: its intervals lean upwards.")
+
+
+def close(drawn: Sequence[SystemResult]) -> list[SystemResult]:
+    """Systems near the best at the end: one that forgot everything would press all others into one line."""
+    ends = [result.value(on_new("Hits@10")) or 0.0 for result in drawn]
+    return [result for result, end in zip(drawn, ends, strict=True) if end > max(ends) - NEAR]
+
+
+def after(name: str, metric: str, step: int) -> Measure:
+    """A statistic after one step."""
+    statistic = STATISTICS[name][0]
+    return Measure(f"{name} {metric}", lambda run, which: statistic(run, which, step), metric, new=True)
+
+
+def curve(result: SystemResult, name: str, metric: str) -> list[Estimate]:
+    """From t = 1 to the last step."""
+    estimates = [result.estimate(after(name, metric, step)) for step in range(1, result.runs[0].last + 1)]
+    return [estimate for estimate in estimates if estimate is not None]
+
+
+def _table(setting: Setting, systems: Sequence[SystemResult], metric: str, name: str) -> Table:
+    last = next(result.runs[0].last for result in systems if result.runs)
+    rows = []
+    for result in systems:
+        entries: list[TableEntry | str | None] = [None] * last
+        if result.step_by_step:
+            entries = [_with_interval(estimate) for estimate in curve(result, name, metric)]
+        rows.append(row(result.label, *entries))
+    columns = [Column("system", left=True), *(Column(f"t = {step}", best=STATISTICS[name][2]) for step in range(1, last + 1))]
+    return Table(f"{setting.label}: {name} ({STATISTICS[name][1]}), {metric} in per cent, with 95 % intervals", columns, rows)
+
+
+def _with_interval(estimate: Estimate) -> TableEntry:
+    entry = score(estimate.value)
+    assert entry is not None, "a value was given"
+    return TableEntry(f"{entry.text} ({interval(estimate)})", entry.number)
+
+
+def _plot(name: str, label: str, drawn: Sequence[SystemResult]) -> Plot:
+    def draw() -> Figure:
+        figure, axes = panels(len(METRICS), len(STATISTICS), height=4.6, sharex=True)
+        for down, metric in enumerate(METRICS):
+            for across, (symbol, (_, words, _)) in enumerate(STATISTICS.items()):
+                ax = axes[down, across]
+                for index, result in enumerate(drawn):
+                    estimates, shift = curve(result, symbol, metric), (index - (len(drawn) - 1) / 2) * 0.5 / len(drawn)
+                    steps = [step + shift for step in range(1, len(estimates) + 1)]  # side by side, so that bars do not cover each other
+                    draw_line(ax, steps, estimates, result.label, look_of(result.label))
+                ax.set_title(f"{words} ${symbol}$" if not down else "")
+                ax.set_ylabel(f"{metric}, %" if not across else "")
+                ax.set_xticks(range(1, drawn[0].runs[0].last + 1))
+                ax.set_xlabel("corpora learned, t" if down == len(METRICS) - 1 else "")
+                if symbol == "F_t":
+                    ax.axhline(0, color="black", linewidth=0.6)
+        legend_below(figure, axes[0, 0])
+        return figure
+
+    return plot(name, f"{label}: A_t, LA_t and F_t after each corpus; bars are 95 % intervals over queries and seeds", draw)

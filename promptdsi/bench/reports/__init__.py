@@ -1,1 +1,0 @@
-"""Kinds of report, one file each: a NAME, and `parts(findings)`, which gives headings, paragraphs, tables and figures in order."""

@@ -1,0 +1,229 @@
+"""Run what is missing: build the stream, learn D0 once or read its checkpoint, add corpus after corpus, record every rank.
+
+A run that is recorded is not made again, so an interrupted experiment continues with the next run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import promptdsi
+from promptdsi.bench.protocol import Protocol
+from promptdsi.bench.runs import D0, Run, RunStore, compare_ranks, digest, make_method, record_text
+from promptdsi.bench.schema import D0Record, Params, RunRecord, SearchRecord, Split, read_json
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.generators import make_generator
+from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
+from promptdsi.corpus.sources import Request, build_stream, source_of
+from promptdsi.corpus.streams import Stream, open_stream
+from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.files import atomic_write, sha256_of
+from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.incdsi import IncDSI
+from promptdsi.methods.method import Method
+from promptdsi.methods.rows import RowsOnly
+from promptdsi.methods.settings import RANGES
+from promptdsi.progress import Progress, silent
+from promptdsi.training.encoding import EncodingCache, uncached_seconds, use_cache
+
+RECORD = "record.json"
+CODE = ("corpus", "model", "training", "methods", "evaluation")  # the packages that numbers depend on
+Notify = Callable[[str], None]
+
+
+class Checkpoint(NamedTuple):
+    method: DSIMethod
+    sha256: str
+
+
+class Runner:
+    """Holds what runs share: streams, and D0 checkpoints on disk."""
+
+    def __init__(self, store: RunStore, *, offline: bool = False, progress: Progress = silent, notify: Notify = lambda line: None) -> None:
+        self.store, self.offline, self.progress, self.notify = store, offline, progress, notify
+        self._streams: dict[str, Stream] = {}
+        self._cache: tuple[str, EncodingCache] = ("", EncodingCache())  # of the D0 with this checksum
+
+    def run(self, runs: Iterable[Run], *, fresh: bool = False, until: float | None = None) -> list[Path]:
+        """Make the missing runs (or all, with `fresh`), one JSON file each; start none after `until`, by the monotonic clock."""
+        written = []
+        runs = list(runs)
+        missing = {run.key for run in runs if fresh or self.store.run(run) is None}
+        self.check(run for run in runs if run.key in missing)
+        for number, run in enumerate(runs, 1):
+            if run.key not in missing:
+                continue
+            if until is not None and time.monotonic() > until:
+                self.notify(f"time is up; {len(runs) - number + 1} runs are left")
+                break
+            self.notify(f"run {number} of {len(runs)}: {run.label or run.method}, seed {run.seed} ({run.file})")
+            before, record = self.recorded(run), self.record(run)
+            if before is not None:
+                self.notify(f"run again: {compare_ranks(before, record) or 'the recorded run was evaluated on other queries'}")
+            written.append(self.store.write(record))
+        return written
+
+    def recorded(self, run: Run) -> RunRecord | None:
+        """The record of a run that is to be made again; None if there is none that can be read."""
+        try:
+            return self.store.run(run)
+        except DataError as error:
+            self.notify(f"{error}; it is replaced")
+            return None
+
+    def check(self, runs: Iterable[Run]) -> None:
+        """Check first what a run could miss hours later: the source of its stream, documents to search settings on."""
+        runs = list(runs)
+        for spec in (run.d0.stream for run in runs):
+            if not self.is_built(spec):
+                source_of(spec["source"])
+        for stream in {digest(run.d0.stream): run.d0.stream for run in runs if run.search}.values():
+            search_corpora(self.stream(stream, "dev"))
+
+    def record(self, run: Run) -> RunRecord:
+        """Make one run. Its record holds everything reports need, and nothing of the data but ranks.
+
+        Where queries are encoded as they were after D0, runs share the vectors; the seconds are those of a run made alone all the same.
+        """
+        stream = self.stream(run.d0.stream, run.split)
+        method = make_method(run.method, run.params, seed=run.seed, offline=self.offline)
+        protocol = Protocol(stream, run.split, self.progress)
+        d0 = self.d0(run.d0) if isinstance(method, DSIMethod) else None  # outside the cache: while D0 is learned its encoder changes
+        with use_cache(self.cache_of(d0) if d0 and isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
+            start = self.start(method, d0, run, stream)
+            return RunRecord(run=run.describe(), versions=versions(), data=protocol.data(), **start, **protocol.run(method))
+
+    def cache_of(self, d0: Checkpoint) -> EncodingCache:
+        """The vectors this D0 has encoded. Those of another are dropped: vectors of a large corpus are gigabytes."""
+        if self._cache[0] != d0.sha256:
+            self._cache = (d0.sha256, EncodingCache())
+        return self._cache[1]
+
+    def start(self, method: Method, d0: Checkpoint | None, run: Run, stream: Stream) -> Params:
+        """Give the method its D0, and search its settings where the run does: the fields of a record."""
+        started = uncached_seconds()
+        if isinstance(method, DSIMethod) and d0 is not None:
+            method.begin_from(d0.method, stream.corpora[0])
+        else:
+            method.fit(stream.corpora[0], progress=self.progress)
+        fields: Params = {"d0_sha256": d0.sha256 if d0 else None, "fit_seconds": round(uncached_seconds() - started, 3)}
+        if run.search:
+            started = uncached_seconds()
+            assert isinstance(method, IncDSI), "only IncDSI has settings to search"
+            fixed = {name: run.params[name] for name in RANGES if name in run.params}
+            searched = method.search_settings(*search_corpora(stream), trials=run.search, fixed=fixed, progress=self.progress)
+            fields |= {"searched": SearchRecord(**searched), "search_seconds": round(uncached_seconds() - started, 3)}
+        return fields
+
+    def stream(self, spec: Params, split: Split) -> Stream:
+        """The stream a setting describes. The judgements of test are opened only for a run that is evaluated on the test split;
+        those of dev always, because settings are searched with them."""
+        name = digest([spec, split])
+        if name not in self._streams:
+            folder = self.stream_folder(spec)
+            if not self.is_built(spec):
+                self.build(spec).write(folder, progress=self.progress)
+            self._streams[name] = open_stream(folder, splits=sorted({"train", "dev", split}))
+        return self._streams[name]
+
+    def stream_folder(self, spec: Params) -> Path:
+        return self.store.work / "streams" / digest(spec)
+
+    def is_built(self, spec: Params) -> bool:
+        return (self.stream_folder(spec) / "stream.json").is_file()
+
+    def build(self, spec: Params) -> Stream:
+        options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw", "pseudo")}
+        raw = Path(spec["raw"]) if "raw" in spec else None
+        stream = build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
+        return self.with_pseudo_queries(stream, dict(spec["pseudo"])) if "pseudo" in spec else stream
+
+    def with_pseudo_queries(self, stream: Stream, options: Params) -> Stream:
+        """The stream with pseudo-queries of a generator; each is cached, so that an interruption loses little."""
+        name = options.pop("generator", "spans")
+        generator = make_generator(name, **options, **({} if name == "spans" else {"offline": self.offline}))
+        cache = QueryCache(self.store.work, generator)
+
+        def extend(corpora: Iterable[Corpus]) -> list[Corpus]:
+            return [with_queries(corpus, generate_queries(corpus, generator, cache, progress=self.progress)) for corpus in corpora]
+
+        return replace(stream, corpora=extend(stream.corpora), extra=extend(stream.extra))
+
+    def d0(self, d0: D0) -> Checkpoint:
+        """The D0 checkpoint; learned from its seed where it is missing, and compared with what was recorded."""
+        folder = self.store.work / d0.file
+        if (folder / "method.json").is_file():
+            record = read_json(folder / RECORD, D0Record, advice=f"; delete {folder}, and D0 is learned again")
+            if checksum(folder) != record.sha256:
+                raise DataError("is not the D0 its record describes; delete the folder, and D0 is learned again", path=folder)
+            method = RowsOnly.load(folder)
+            method.offline = self.offline
+            if self.store.d0(d0) is None:  # learned for other results
+                self.store.write(record)
+            return Checkpoint(method, record.sha256)
+        self.notify(f"learning D0 ({d0.file})")
+        method = make_method("rows", d0.params, offline=self.offline)
+        assert isinstance(method, RowsOnly)
+        record = self.learn_d0(d0, method, folder)
+        self._compare(d0, record)
+        with atomic_write(folder / RECORD) as out:
+            out.write(record_text(record).encode("utf-8"))
+        self.store.write(record)
+        return Checkpoint(method, record.sha256)
+
+    def learn_d0(self, d0: D0, method: RowsOnly, folder: Path) -> D0Record:
+        stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not evaluated on the test split
+        started = time.perf_counter()
+        method.fit(stream.corpora[0], checkpoint=self.store.work / f"{d0.file}.training", progress=self.progress)
+        seconds = round(time.perf_counter() - started, 1)
+        method.save(folder)
+        protocol, log = Protocol(stream, "dev", self.progress), method.logs_[0]
+        cost: dict[str, Any] = {"examples": log.examples, "steps": len(log.losses), "losses": [round(loss, 4) for loss in log.losses]}
+        ranks: Any = {"dev": {"0": [protocol.ranks(method, 0)]}}
+        origin: Params = {"run": d0.describe(), "versions": versions(), "data": protocol.data()}
+        return D0Record(**origin, sha256=checksum(folder), seconds=seconds, **cost, ranks=ranks)
+
+    def _compare(self, d0: D0, record: D0Record) -> None:
+        """A checkpoint that was learned again must rank as the recorded one did."""
+        before = self.store.d0(d0)
+        if before is None:
+            return
+        difference = compare_ranks(before, record)
+        if difference is None:
+            raise PromptDSIError(f"{self.store.path(d0.file)} was made from other data; move it away to start anew")
+        same = "the same weights" if before.sha256 == record.sha256 else "other weights"
+        self.notify(f"D0 was learned again: {same}; {difference}")
+
+
+def search_corpora(stream: Stream) -> tuple[Corpus, Corpus]:
+    """D0, and held-out documents on which settings are searched."""
+    tune = [corpus for corpus in stream.extra if corpus.name == "tune"]
+    if not tune:
+        raise PromptDSIError(f"stream {stream.name} has no tune documents to search settings on; give the stream `tune = N`")
+    return stream.corpora[0], tune[0]
+
+
+def checksum(folder: Path) -> str:
+    """Of the weights of a saved method."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256("".join(f"{file.name} {sha256_of(file)}\n" for file in files).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions, and a checksum of the code that numbers depend on."""
+    import torch
+    import transformers
+
+    root = Path(promptdsi.__file__).parent
+    code = hashlib.sha256()
+    for folder in CODE:
+        for file in sorted((root / folder).rglob("*.py")):
+            code.update(f"{file.relative_to(root).as_posix()} {sha256_of(file)}\n".encode())
+    ours = {"promptdsi": promptdsi.__version__, "code": code.hexdigest()[:16], "python": platform.python_version()}
+    return ours | {"torch": torch.__version__, "transformers": transformers.__version__}

@@ -1,0 +1,241 @@
+"""A run: one method with one seed on one stream. What it is made of names its file, so that experiments share runs.
+
+RESULTS/runs/promptdsi-s++-0-1a2b3c4d5e6f.json
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from promptdsi.bench.schema import ChoiceRecord, D0Description, D0Record, Params, RunDescription, RunRecord, Split, read_json
+from promptdsi.errors import DataError, UsageError
+from promptdsi.evaluation.continual import Matrix
+from promptdsi.evaluation.metrics import QueryRanks
+from promptdsi.files import atomic_write
+from promptdsi.methods import methods
+from promptdsi.methods.method import Method
+from promptdsi.methods.options import flatten_params, merge_params, nest_params, upgrade_params
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.model.prompts import make_strategy
+
+DAMAGED = "; delete it and run the experiment again"
+MACHINE = ("device", "offline", "seed")  # keywords that a run sets itself
+
+
+@dataclass(frozen=True)
+class D0:
+    """How D0 is learned, once for all methods: a stream, and parameters of `rows` in dotted form."""
+
+    stream: Params
+    params: Params
+
+    @property
+    def key(self) -> str:
+        return digest([self.stream, self.params])
+
+    @property
+    def file(self) -> str:
+        return f"d0-{self.key}"
+
+    def describe(self) -> D0Description:
+        return D0Description(stream=self.stream, d0=self.params)
+
+
+@dataclass(frozen=True)
+class Run:
+    """`params` are the method's parameters that differ from its defaults, in dotted form; D0's are among them."""
+
+    d0: D0
+    method: str
+    params: Params
+    seed: int
+    search: int = 0  # settings tried on held-out documents before the run (IncDSI)
+    split: Split = "test"  # what it is evaluated on; a run that serves a choice is evaluated on the dev split alone
+    label: str = field(default="", compare=False)
+
+    @property
+    def key(self) -> str:
+        split = [] if self.split == "test" else [self.split]
+        return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search, *split])
+
+    @property
+    def file(self) -> str:
+        prompts = self.params.get("prompts", PromptDSI.prompts)
+        variant = f"-{prompts}" if self.method == PromptDSI.name else ""
+        return f"{self.method.replace('*', '-star')}{variant}-{self.seed}-{self.key}"
+
+    def describe(self) -> RunDescription:
+        described = {"method": self.method, "params": self.params, "seed": self.seed, "search": self.search, "split": self.split}
+        return RunDescription(stream=self.d0.stream, d0=self.d0.params, **described)
+
+
+def file_of(described: D0Description) -> str:
+    """The name of the file in which a described run, or a D0, is stored."""
+    d0 = D0(described.stream, described.d0)
+    if not isinstance(described, RunDescription):
+        return d0.file
+    return Run(d0, described.method, described.params, described.seed, described.search, described.split).file
+
+
+def digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def default_params(method: str) -> Params:
+    """Every parameter of a method with its default, in dotted form."""
+    if method not in methods():
+        raise UsageError(f"no method {method!r}; there are {', '.join(methods())}")
+    return {name: as_json(value) for name, value in flatten_params(methods()[method]().get_params()).items()}
+
+
+def preset_params(name: str | None) -> Params:
+    if name is not None and name not in PRESETS:
+        raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    return flatten_params(PRESETS[name or "paper"])
+
+
+def has_param(known: Params, name: str) -> bool:
+    return name in known or (name.startswith("prompt_options.") and "prompts" in known)
+
+
+def changed_params(method: str, *layers: Params) -> Params:
+    """The parameters of a method that differ from its defaults; a later layer is stronger, and may name a preset.
+
+    Only what differs: a parameter that a later release adds with a neutral default does not change the name of a run.
+    """
+    known = default_params(method)
+    given: Params = {}
+    for layer in layers:
+        if "preset" in layer:
+            given |= {name: value for name, value in preset_params(layer["preset"]).items() if has_param(known, name)}
+        given |= upgrade_params({name: value for name, value in layer.items() if name != "preset"}, method=method)
+    if unknown := [name for name in given if not has_param(known, name)]:
+        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    usual = known | {f"prompt_options.{name}": as_json(value) for name, value in _strategy_defaults(known, given).items()}
+    changed = {name: as_json(value) for name, value in sorted(given.items())}
+    return {name: value for name, value in changed.items() if name not in usual or value != usual[name]}
+
+
+def _strategy_defaults(known: Params, given: Params) -> Params:
+    return make_strategy(given.get("prompts", known["prompts"])).get_params() if "prompts" in known else {}
+
+
+def make_method(method: str, params: Params, **machine: Any) -> Method:
+    """A method from dotted parameters; keywords of the machine (seed, offline) reach the methods that have them."""
+    known = default_params(method)
+    own = {name: value for name, value in machine.items() if name in known}
+    return methods()[method].from_params(merge_params(nest_params(params), own))
+
+
+def as_json(value: Any) -> Any:
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def pack_ranks(query_ranks: Sequence[QueryRanks]) -> list[Any]:
+    """Ranks as a record stores them: a number where a query has one relevant document of gain 1."""
+    return [
+        query.ranks[0] if len(query.ranks) == 1 and query.gains[0] == 1 else list(zip(query.ranks, query.gains, strict=True))
+        for query in query_ranks
+    ]
+
+
+def unpack_ranks(packed: Sequence[Any]) -> list[QueryRanks]:
+    return [
+        QueryRanks([ranks], [1.0]) if isinstance(ranks, int) else QueryRanks([rank for rank, _ in ranks], [gain for _, gain in ranks])
+        for ranks in packed
+    ]
+
+
+def matrix_of(record: RunRecord, split: Split) -> Matrix:
+    """P[t][i] of a run."""
+    return Matrix({int(step): [unpack_ranks(corpus) for corpus in corpora] for step, corpora in record.ranks[split].items()})
+
+
+class RankDifference(NamedTuple):
+    """How two executions of one run differ: ranks that are not the same, of how many."""
+
+    ranks: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.ranks:,} of {self.of:,} ranks differ from the recorded ones"
+
+
+def compare_ranks(before: RunRecord | D0Record, now: RunRecord | D0Record) -> RankDifference | None:
+    """Compare two records of one run: on another processor a few ranks may differ. None if they are of other data."""
+    splits = [split for split in now.ranks if split in before.ranks]  # early runs were evaluated on dev beside test
+    if not splits or any(before.data.queries[split] != now.data.queries[split] for split in splits):
+        return None
+    old, new = ([corpus for split in splits for step in record.ranks[split].values() for corpus in step] for record in (before, now))
+    pairs = [pair for corpora in zip(old, new, strict=True) for pair in zip(*corpora, strict=True)]
+    return RankDifference(sum(before != after for before, after in pairs), len(pairs))
+
+
+class RunStore:
+    """The folder of records and reports; `work` holds what can be built again (streams, D0 checkpoints)."""
+
+    def __init__(self, folder: Path, work: Path | None = None) -> None:
+        self.folder, self.work = folder, work or folder / ".work"
+
+    def path(self, file: str) -> Path:
+        path = self.folder / "runs" / f"{file}.json"
+        return path if path.is_file() else self.old_files.get(file, path)
+
+    @cached_property
+    def old_files(self) -> dict[str, Path]:
+        """Records of release 0.1 lie in `cells/`, named by a hash of their old description."""
+        paths = sorted((self.folder / "cells").glob("*.json"))
+        return {file_of(read_record(path).run): path for path in paths}
+
+    def files(self) -> list[str]:
+        return sorted({path.stem for path in (self.folder / "runs").glob("*.json")} | set(self.old_files))
+
+    def read(self, file: str) -> RunRecord | D0Record | None:
+        """A record, or None while the run has not been made."""
+        path = self.path(file)
+        if not path.is_file():
+            return None
+        record = read_record(path)
+        if (actual := file_of(record.run)) != file:
+            raise DataError(f"holds the run {actual}{DAMAGED}", path=path)
+        return record
+
+    def run(self, run: Run) -> RunRecord | None:
+        record = self.read(run.file)
+        assert record is None or isinstance(record, RunRecord)
+        return record
+
+    def d0(self, d0: D0) -> D0Record | None:
+        record = self.read(d0.file)
+        assert record is None or isinstance(record, D0Record)
+        return record
+
+    def choices(self, scale: str, experiment: str) -> Params:
+        """The parameter values an experiment chose, by system: what its report wrote."""
+        path = self.folder / scale / f"{experiment}.json"
+        if not path.is_file():
+            raise DataError(f"is not there: run and report {experiment}.toml first, which chooses the parameters", path=path)
+        return read_json(path, ChoiceRecord, advice=f"; report {experiment}.toml again").chosen
+
+    def write(self, record: RunRecord | D0Record) -> Path:
+        path = self.folder / "runs" / f"{file_of(record.run)}.json"
+        with atomic_write(path) as out:
+            out.write(record_text(record).encode("utf-8"))
+        return path
+
+
+def read_record(path: Path) -> RunRecord | D0Record:
+    return read_json(path, D0Record if path.stem.startswith("d0-") else RunRecord, advice=DAMAGED)
+
+
+def record_text(record: RunRecord | D0Record) -> str:
+    """One line per key, so that differences between two versions can be read."""
+    content = record.model_dump(mode="json", exclude_none=True)
+    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
