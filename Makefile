@@ -16,7 +16,7 @@ help:
 	@echo "make coverage all tests with coverage of the package (half as much time again)"
 	@echo "make check    format, lint, types, generated docs, tests with coverage"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
-	@echo "make results  run the experiments     -> docs/results;  make results-again: some cells once more, compared"
+	@echo "make results  run the experiments     -> docs/results;  make results-again: some runs once more, compared"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
 	@echo "make docs     rewrite the generated docs;  make screenshots;  make format;  make clean"
 
@@ -57,10 +57,10 @@ check: .venv/dev browser
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python tools/build_demo.py --check
-	$(BIN)/python tools/build_docs.py --check
-	$(BIN)/python tools/build_reproduction.py --check
-	$(BIN)/python tools/bench_summary.py --check
+	$(BIN)/python -m tools.docs.build_demo --check
+	$(BIN)/python -m tools.docs.build_cli --check
+	$(BIN)/python -m tools.docs.build_reproduction --check
+	$(BIN)/python -m tools.bench.summary --check
 	$(PYTEST) --cov --cov-report=term
 
 format: .venv/dev
@@ -68,47 +68,47 @@ format: .venv/dev
 	$(BIN)/ruff format .
 
 docs: .venv/dev
-	$(BIN)/python tools/build_demo.py
-	$(BIN)/python tools/build_docs.py
-	$(BIN)/python tools/build_reproduction.py
+	$(BIN)/python -m tools.docs.build_demo
+	$(BIN)/python -m tools.docs.build_cli
+	$(BIN)/python -m tools.docs.build_reproduction
 
 screenshots: .venv/dev browser demo
-	$(BIN)/python tools/build_screenshots.py
+	$(BIN)/python -m tools.docs.build_screenshots
 
 bench: .venv/dev
-	$(BIN)/python tools/bench_training.py
-	$(BIN)/python tools/bench_passes.py
-	$(BIN)/python tools/bench_adding.py
-	$(BIN)/python tools/bench_queries.py
-	$(BIN)/python tools/bench_opening.py
-	$(BIN)/python tools/bench_serving.py
-	$(BIN)/python tools/bench_reading.py
-	$(BIN)/python tools/bench_summary.py
+	$(BIN)/python -m tools.bench.training
+	$(BIN)/python -m tools.bench.passes
+	$(BIN)/python -m tools.bench.adding
+	$(BIN)/python -m tools.bench.queries
+	$(BIN)/python -m tools.bench.opening
+	$(BIN)/python -m tools.bench.serving
+	$(BIN)/python -m tools.bench.reading
+	$(BIN)/python -m tools.bench.summary
 
-# Fails where a main ratio has fallen by more than a fifth below tools/floors.json, which `make bench` wrote.
+# Fails where a main ratio has fallen by more than a fifth below tools/bench/floors.json, which `make bench` wrote.
 bench-check: .venv/dev
-	$(BIN)/python tools/bench_summary.py --floors
+	$(BIN)/python -m tools.bench.summary --floors
 
-# Hours the first time; what is there is not run again. Dials are chosen first, then asked test queries once.
+# Hours the first time; what is recorded is not run again. Parameters are chosen first, on dev queries, then evaluated on the test split once.
 EXPERIMENTS := $(addprefix experiments/,datasets.toml main.toml curves.toml passes.toml utilisation.toml topics.toml layers.toml \
 	memory.toml ablations.toml choose.toml)
 BENCH := --scale squadx --results docs/results
 
 results: .venv/dev
-	$(BIN)/python tools/results_streams.py
+	$(BIN)/python -m tools.bench.results_streams
 	$(BIN)/promptdsi bench run $(EXPERIMENTS) $(BENCH)
 	$(BIN)/promptdsi bench report $(EXPERIMENTS) $(BENCH)
 	$(BIN)/promptdsi bench run experiments/frontier.toml $(BENCH)
 	$(BIN)/promptdsi bench report experiments/frontier.toml $(BENCH)
-	$(BIN)/python tools/build_reproduction.py
+	$(BIN)/python -m tools.docs.build_reproduction
 
 results-again: .venv/dev
-	$(BIN)/python tools/results_again.py
+	$(BIN)/python -m tools.bench.results_again
 
 soak: .venv/dev
-	$(BIN)/python tools/soak_readers.py
-	$(BIN)/python tools/soak_kills.py
-	$(BIN)/python tools/soak_serving.py
+	$(BIN)/python -m tools.soak.soak_readers
+	$(BIN)/python -m tools.soak.soak_kills
+	$(BIN)/python -m tools.soak.soak_serving
 
 clean:
 	rm -rf .venv build dist promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

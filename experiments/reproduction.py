@@ -38,10 +38,10 @@ them. Nor would figures be equal on the paper's data: the published code mixes t
 ([experiments.md](experiments.md)); nothing of it has been.
 
 **At which point.** New corpora are learned at the expense of D0, and how much of the one is had for how much of the other depends on
-the rate. The tables take one rate for rows only and for prompts, set on dev queries of “Rows only” alone, after a first rate had shown
-in runs on the test split that nothing was learned at it (docs/LOG.md), and with so few steps results are steep in it; Sequential, DSI++, Multi and
-Joint have D0's rates, IncDSI has settings searched for it, MPNet's rates are in proportion to its steps. “Rows only” trains without
-dropout and prompts with it ([ablations.md](results/squadx/ablations.md)). A system that is ahead on new
+the learning rate. The tables take one rate for rows only and for prompts, set on dev queries of “Rows only” alone, after a first rate had
+shown in runs on the test split that nothing was learned at it (docs/LOG.md), and with so few steps results are steep in it; Sequential,
+DSI++, Multi and Joint have D0's rates, IncDSI has settings searched for it, MPNet's rates are in proportion to its steps. “Rows only”
+trains without dropout and prompts with it ([ablations.md](results/squadx/ablations.md)). A system that is ahead on new
 corpora and behind on D0, or the other way round, is at another point of the trade and not better, so both are given. The frontier
 ([frontier.md](results/squadx/frontier.md)) compares systems at parameters chosen for retaining D0, from another D0 (mean pooling, unit
 vectors, rows that start as document vectors): a better one for all of them.

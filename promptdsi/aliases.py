@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 MANIFEST = {"facts": "metadata"}
+RUN_RECORD = {"cell": "run", "chosen": "prompt_counts"}  # docs/experiments.md
+EXPERIMENT_SYSTEM = {"dial": "parameter"}  # [[system]] of an experiment file
 
 # Method options: flat keywords until 0.x, now fields of records. One old name may stand for several new ones.
 METHOD_OPTIONS: dict[str, tuple[str, ...]] = {

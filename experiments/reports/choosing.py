@@ -72,8 +72,8 @@ def _limits(results: Sequence[SystemResult], chosen: dict[str, Any]) -> Iterator
         yield f"at an end of the values tried, so that another value might serve it better: {quoted(at_the_end)}"
     if below:
         yield (
-            f"no value retains {100 * floor:.2f} of D0's Hits@1, so the one that retains most is taken, and the system is compared where it "
-            f"retains less than `{selection_rule.OURS}`: {quoted(below)}"
+            f"no value retains {100 * floor:.2f} of D0's Hits@1, so the one that retains most is taken, and the system is compared where "
+            f"it retains less than `{selection_rule.OURS}`: {quoted(below)}"
         )
 
 

@@ -1,1 +1,1 @@
-"""Experiments: a TOML file and a scale give cells; each cell is one run, kept as one JSON file; reports read those files alone."""
+"""Experiments: a TOML file and a scale give runs; each run is recorded as one JSON file; reports read those files alone."""

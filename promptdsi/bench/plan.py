@@ -15,12 +15,20 @@ from typing import Any
 
 from promptdsi.bench.runs import D0, Run, RunStore, changed_params, default_params, make_method
 from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, read_toml
-from promptdsi.corpus.sources import build_stream, names
+from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.options import flatten_params, upgrade_params
+from promptdsi.methods.options import current_params, flatten_params
+
+# What D0's table says of the corpora after D0 for every system; the rest of its preset belongs to the systems.
+SHARED_AFTER_D0 = ("add.row_init", "add.row_decay", "add.encoder_decay", "add.batch_size")
+# What methods without rows (dense, DPR) take from a setting: nothing that says how rows are learned or queries are pooled.
+SHARED_WITHOUT_ROWS = {
+    *("backbone", "pseudo_queries", "encoding.max_tokens", "encoding.document_tokens", "encoding.document_windows"),
+    *("fit.epochs", "fit.lr", "fit.batch_size"),
+}
 
 
 @dataclass(frozen=True)
@@ -170,21 +178,38 @@ def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
     with errors_name(path, f"[setting.{name}]"):
         check_stream(table.stream)
         params = changed_params("rows", table.d0)
-        make_method("rows", params)
+        check_method("rows", params)
         for method, own in table.methods.items():
             changed_params(method, own)
-        add = upgrade_params({"add": table.add})
-        if unknown := [option for option in add if not any(option in default_params(method) for method in methods())]:
-            raise UsageError(f"no method has an option {unknown[0]!r}")
-    # What D0's preset says of the corpora after it is the system's business, not D0's.
-    d0 = D0(table.stream, {option: value for option, value in params.items() if option in d0_params()})
+        add = add_params(table.add)
+    d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params()})
+    add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add
     return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods)
 
 
-def d0_params() -> list[str]:
+def d0_params() -> set[str]:
     """Parameters that say how D0 is learned: a setting's, not a system's."""
-    shared = set(flatten_params(dict.fromkeys(DSIMethod.__dataclass_fields__)))
-    return [name for name in default_params("rows") if name.partition(".")[0] in shared and not name.startswith("add.")]
+    return {name for name in default_params("rows").keys() & default_params("incdsi").keys() if not name.startswith("add.")}
+
+
+def add_params(table: Params) -> Params:
+    """Parameters for the corpora after D0, in dotted form; a key that is no field of `add` is the name of another parameter."""
+    known = {name for method in methods() for name in default_params(method)}
+    named = {f"add.{name}" if f"add.{name}" in known else name: value for name, value in table.items()}
+    add = flatten_params(current_params(named))
+    if unknown := [name for name in add if name not in known]:
+        raise UsageError(f"no method has an option {unknown[0]!r}")
+    return add
+
+
+def check_method(method: str, params: Params) -> None:
+    """Check that a method can be made with these parameters, before hours are spent on what comes first."""
+    try:
+        instance = make_method(method, params)
+    except UsageError as error:
+        raise UsageError(f"{method}: {error}") from None
+    if isinstance(instance, DSIMethod):
+        instance.check()
 
 
 @contextmanager
@@ -203,7 +228,7 @@ def check_stream(spec: Params) -> None:
     if unknown := sorted(set(spec) - set(known)):
         raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
     if not isinstance(spec.get("source"), str):
-        raise UsageError(f"stream needs a source: a path, or one of {', '.join(names())}")
+        raise UsageError(f"stream needs a source: a path, or one of {', '.join(source_names())}")
 
 
 def _points(path: Path, system: System, setting: Setting, table: ExperimentFile) -> list[Point]:
@@ -213,7 +238,7 @@ def _points(path: Path, system: System, setting: Setting, table: ExperimentFile)
     for value in system.values or (None,):
         with errors_name(path, f"system {system.label!r}"):
             params = _params(system, setting, value)
-            make_method(system.method, params)  # before hours are spent on what comes first
+            check_method(system.method, params)
             if system.search and not issubclass(methods()[system.method], IncDSI):
                 raise UsageError(f"{system.method} has no settings to search")
         seeds = system.seeds or table.seeds or setting.seeds
@@ -225,10 +250,14 @@ def _points(path: Path, system: System, setting: Setting, table: ExperimentFile)
 def _params(system: System, setting: Setting, value: Any) -> Params:
     """From the weakest to the strongest: the system's preset without what belongs to D0, D0's parameters, what the setting says of
     later corpora and of the method, the system's own parameters and the swept one."""
-    known, d0 = default_params(system.method), d0_params()
+    known, of_d0 = default_params(system.method), d0_params()
+    with_rows = issubclass(methods()[system.method], DSIMethod)
     preset = changed_params(system.method, {"preset": system.params["preset"]}) if "preset" in system.params else {}
-    preset = {name: default for name, default in preset.items() if name not in d0}
-    shared = {name: default for name, default in {**setting.d0.params, **setting.add}.items() if name in known}
+    preset = {name: given for name, given in preset.items() if name not in of_d0 and name not in SHARED_AFTER_D0}
+    shared = {name: given for name, given in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
+    shared = {
+        name: given for name, given in shared.items() if name in known and name != "seed" and (with_rows or name in SHARED_WITHOUT_ROWS)
+    }
     own = {name: given for name, given in system.params.items() if name != "preset"}
     swept = {system.parameter: value} if system.parameter else {}
     return changed_params(system.method, preset, shared, setting.methods.get(system.method, {}), own, swept)

@@ -10,9 +10,9 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.bench.plan import Experiment, Setting
@@ -51,7 +51,7 @@ class Plot(NamedTuple):
     name: str
     caption: str
     draw: Callable[[], Figure]
-    style: Params = {}
+    style: Mapping[str, Any] = MappingProxyType({})
 
 
 class Data(NamedTuple):
@@ -124,7 +124,8 @@ def save_plot(plot: Plot, path: Path) -> list[Path]:
     written = []
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"svg.hashsalt": "promptdsi"} | plot.style)  # without a salt the names inside an SVG are random
+        style: Any = {"svg.hashsalt": "promptdsi", **plot.style}  # without a salt the names inside an SVG are random
+        matplotlib.rcParams.update(style)
         figure = plot.draw()
         figure.draw_without_rendering()  # lays the panels out, once for both formats
         figure.set_layout_engine("none")

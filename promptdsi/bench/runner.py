@@ -29,6 +29,7 @@ from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.method import Method
 from promptdsi.methods.rows import RowsOnly
 from promptdsi.methods.settings import RANGES
+from promptdsi.model.devices import torch_device
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import EncodingCache, uncached_seconds, use_cache
 
@@ -116,7 +117,7 @@ class Runner:
         if run.search:
             started = uncached_seconds()
             assert isinstance(method, IncDSI), "only IncDSI has settings to search"
-            fixed = {name: run.params[name] for name in RANGES if name in run.params}
+            fixed = {name: run.params[f"add.{name}"] for name in RANGES if f"add.{name}" in run.params}
             searched = method.search_settings(*search_corpora(stream), trials=run.search, fixed=fixed, progress=self.progress)
             fields |= {"searched": SearchRecord(**searched), "search_seconds": round(uncached_seconds() - started, 3)}
         return fields
@@ -147,7 +148,8 @@ class Runner:
     def with_pseudo_queries(self, stream: Stream, options: Params) -> Stream:
         """The stream with pseudo-queries of a generator; each is cached, so that an interruption loses little."""
         name = options.pop("generator", "spans")
-        generator = make_generator(name, **options, **({} if name == "spans" else {"offline": self.offline}))
+        runs_a_model = {} if name == "spans" else {"offline": self.offline, "device": torch_device("auto")}
+        generator = make_generator(name, **options, **runs_a_model)
         cache = QueryCache(self.store.work, generator)
 
         def extend(corpora: Iterable[Corpus]) -> list[Corpus]:
@@ -168,8 +170,7 @@ class Runner:
                 self.store.write(record)
             return Checkpoint(method, record.sha256)
         self.notify(f"learning D0 ({d0.file})")
-        method = make_method("rows", d0.params, offline=self.offline)
-        assert isinstance(method, RowsOnly)
+        method = RowsOnly.from_params(d0.params | {"offline": self.offline})
         record = self.learn_d0(d0, method, folder)
         self._compare(d0, record)
         with atomic_write(folder / RECORD) as out:

@@ -13,19 +13,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from promptdsi.bench.schema import ChoiceRecord, D0Description, D0Record, Params, RunDescription, RunRecord, Split, read_json
+from promptdsi.bench.schema import FORMAT, ChoiceRecord, D0Description, D0Record, Params, RunDescription, RunRecord, Split, read_json
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.metrics import QueryRanks
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
 from promptdsi.methods.method import Method
-from promptdsi.methods.options import flatten_params, merge_params, nest_params, upgrade_params
+from promptdsi.methods.options import current_params, flatten_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.prompts import make_strategy
 
 DAMAGED = "; delete it and run the experiment again"
-MACHINE = ("device", "offline", "seed")  # keywords that a run sets itself
+OPTIONS = "prompt_options"  # its keys belong to the prompt strategy
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Run:
         return f"{self.method.replace('*', '-star')}{variant}-{self.seed}-{self.key}"
 
     def describe(self) -> RunDescription:
-        described = {"method": self.method, "params": self.params, "seed": self.seed, "search": self.search, "split": self.split}
+        described: Params = {"method": self.method, "params": self.params, "seed": self.seed, "search": self.search, "split": self.split}
         return RunDescription(stream=self.d0.stream, d0=self.d0.params, **described)
 
 
@@ -94,16 +94,6 @@ def default_params(method: str) -> Params:
     return {name: as_json(value) for name, value in flatten_params(methods()[method]().get_params()).items()}
 
 
-def preset_params(name: str | None) -> Params:
-    if name is not None and name not in PRESETS:
-        raise UsageError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    return flatten_params(PRESETS[name or "paper"])
-
-
-def has_param(known: Params, name: str) -> bool:
-    return name in known or (name.startswith("prompt_options.") and "prompts" in known)
-
-
 def changed_params(method: str, *layers: Params) -> Params:
     """The parameters of a method that differ from its defaults; a later layer is stronger, and may name a preset.
 
@@ -112,25 +102,26 @@ def changed_params(method: str, *layers: Params) -> Params:
     known = default_params(method)
     given: Params = {}
     for layer in layers:
-        if "preset" in layer:
-            given |= {name: value for name, value in preset_params(layer["preset"]).items() if has_param(known, name)}
-        given |= upgrade_params({name: value for name, value in layer.items() if name != "preset"}, method=method)
-    if unknown := [name for name in given if not has_param(known, name)]:
+        preset = layer.get("preset", "paper")
+        if preset not in PRESETS:
+            raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+        given |= {name: value for name, value in flatten_params(PRESETS[preset]).items() if name in known}
+        own = flatten_params(current_params({name: value for name, value in layer.items() if name != "preset"}, known))
+        if OPTIONS in own:
+            own[OPTIONS] = given.get(OPTIONS, {}) | own[OPTIONS]
+        given |= own
+    if unknown := [name for name in given if name not in known]:
         raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
-    usual = known | {f"prompt_options.{name}": as_json(value) for name, value in _strategy_defaults(known, given).items()}
-    changed = {name: as_json(value) for name, value in sorted(given.items())}
-    return {name: value for name, value in changed.items() if name not in usual or value != usual[name]}
-
-
-def _strategy_defaults(known: Params, given: Params) -> Params:
-    return make_strategy(given.get("prompts", known["prompts"])).get_params() if "prompts" in known else {}
+    if given.get(OPTIONS):
+        usual = make_strategy(str(given.get("prompts", known["prompts"]))).get_params()
+        given[OPTIONS] = {name: as_json(value) for name, value in given[OPTIONS].items() if as_json(value) != as_json(usual.get(name))}
+    return {name: as_json(value) for name, value in sorted(given.items()) if as_json(value) != known[name]}
 
 
 def make_method(method: str, params: Params, **machine: Any) -> Method:
     """A method from dotted parameters; keywords of the machine (seed, offline) reach the methods that have them."""
     known = default_params(method)
-    own = {name: value for name, value in machine.items() if name in known}
-    return methods()[method].from_params(merge_params(nest_params(params), own))
+    return methods()[method].from_params(params | {name: value for name, value in machine.items() if name in known})
 
 
 def as_json(value: Any) -> Any:
@@ -231,7 +222,15 @@ class RunStore:
 
 
 def read_record(path: Path) -> RunRecord | D0Record:
-    return read_json(path, D0Record if path.stem.startswith("d0-") else RunRecord, advice=DAMAGED)
+    """A record, its parameters under their present names."""
+    is_d0 = path.stem.startswith("d0-")
+    record = read_json(path, D0Record, advice=DAMAGED) if is_d0 else read_json(path, RunRecord, advice=DAMAGED)
+    if record.format == 1:
+        record.format, d0 = FORMAT, changed_params("rows", record.run.d0)
+        record.run.d0 = {name: value for name, value in d0.items() if not name.startswith("add.")}
+        if isinstance(record, RunRecord):
+            record.run.params = changed_params(record.run.method, record.run.params)
+    return record
 
 
 def record_text(record: RunRecord | D0Record) -> str:

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError, model_validator
 
-from promptdsi.aliases import D0_RECORD_KEYS, EXPERIMENT_KEYS, RUN_RECORD_KEYS, rename_keys
+from promptdsi.aliases import EXPERIMENT_SYSTEM, RUN_RECORD, renamed
 from promptdsi.errors import DataError
-from promptdsi.methods.options import upgrade_params
 
 FORMAT = 2  # of records; 1 had other keys (promptdsi/aliases.py)
 Split = Literal["dev", "test"]
@@ -50,7 +49,7 @@ class SystemTable(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def read_old_keys(cls, content: Any) -> Any:
-        return rename_keys(content, EXPERIMENT_KEYS)
+        return renamed(content, EXPERIMENT_SYSTEM) if isinstance(content, dict) else content
 
     @model_validator(mode="after")
     def check_sweep(self) -> Self:
@@ -149,11 +148,6 @@ class D0Description(BaseModel):
     stream: Params
     d0: Params
 
-    @model_validator(mode="after")
-    def read_old_params(self) -> Self:
-        self.d0 = upgrade_params(self.d0)
-        return self
-
 
 class RunDescription(D0Description):
     method: str
@@ -161,11 +155,6 @@ class RunDescription(D0Description):
     seed: int
     search: int
     split: Split = "test"
-
-    @model_validator(mode="after")
-    def read_old_run_params(self) -> Self:
-        self.params = upgrade_params(self.params, method=self.method)
-        return self
 
 
 class Record(BaseModel):
@@ -183,11 +172,10 @@ class Record(BaseModel):
     def check_format(cls, content: Any) -> Any:
         if isinstance(content, dict) and content.get("format", FORMAT) not in (1, FORMAT):
             raise ValueError(f"has record format {content['format']}; this release reads formats 1 and {FORMAT}")
-        return content
+        return renamed(content, RUN_RECORD) if isinstance(content, dict) else content
 
     @model_validator(mode="after")
     def check_ranks(self) -> Self:
-        self.format = FORMAT
         for split, steps in self.ranks.items():
             sizes = [getattr(corpus, split) for corpus in self.data.sizes]
             for step, corpora in steps.items():
@@ -214,11 +202,6 @@ class RunRecord(Record):
     prompt_counts: dict[Split, list[list[int]]] | None = None
     topics: TopicRecord | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def read_old_keys(cls, content: Any) -> Any:
-        return rename_keys(content, RUN_RECORD_KEYS)
-
     @property
     def add_seconds(self) -> float:
         return sum(step.seconds for step in self.steps)
@@ -237,11 +220,6 @@ class D0Record(Record):
     examples: NonNegativeInt
     steps: NonNegativeInt
     losses: list[float]
-
-    @model_validator(mode="before")
-    @classmethod
-    def read_old_keys(cls, content: Any) -> Any:
-        return rename_keys(content, D0_RECORD_KEYS)
 
     @property
     def total_seconds(self) -> float:

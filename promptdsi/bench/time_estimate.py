@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -59,14 +60,15 @@ def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRo
         rows.append(PlanRow(f"{setting.label}: D0", 1, int(not recorded), round(guess.seconds / 3600, 4), guess.source))
     groups: dict[str, dict[str, Run]] = {}
     seen: set[str] = set()
-    for point in (point for experiment in experiments for point in experiment.points):
-        system, labels = point.system, [other.system for other in experiments[0].points]
-        ambiguous = len({other.group for other in labels if other.label == system.label}) > 1
-        name = f"{point.setting.label}: {f'{system.group}: ' if ambiguous and system.group != system.label else ''}{system.label}"
-        new = {run.key: run for run in point.runs if run.key not in seen}
-        seen |= set(new)
-        if new:
-            groups.setdefault(name, {}).update(new)
+    for experiment in experiments:
+        labels = Counter(label for _, label in {(point.system.group, point.system.label) for point in experiment.points})
+        for point in experiment.points:
+            group, label = point.system.group, point.system.label
+            prefix = f"{group}: " if labels[label] > 1 and group != label else ""  # a label may stand in several groups
+            new = {run.key: run for run in point.runs if run.key not in seen}
+            seen |= set(new)
+            if new:
+                groups.setdefault(f"{point.setting.label}: {prefix}{label}", {}).update(new)
     for name, runs in groups.items():
         missing = [run for run in runs.values() if not store.path(run.file).is_file()]
         guesses = [guess_run(run, timed, sizes) for run in missing]
@@ -117,16 +119,17 @@ def _scaled(described: D0Description, others: Sequence[TimedRun], sizes: Sizes, 
 def work_of(described: D0Description, sizes: Sizes) -> float:
     """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
     stream, name = described.stream, stream_name(described.stream)
-    method = described.method if isinstance(described, RunDescription) else ""
-    params = default_params(method or "rows") | described.d0 | (described.params if isinstance(described, RunDescription) else {})
+    is_run = isinstance(described, RunDescription)
+    method = described.method if isinstance(described, RunDescription) else "rows"
+    params = default_params(method) | (described.params if isinstance(described, RunDescription) else described.d0)
     documents = sizes.get(name, int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN))))
     first = sizes.get(f"{name} D0", round(documents * (1 - stream.get("new", 5) * stream.get("share", 0.02))))
-    kind = methods()[method or "rows"]
+    kind = methods()[method]
     if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
-        epochs = default_params(method) | described.params if isinstance(described, RunDescription) else {}
-        return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(epochs.get("fit.epochs", 0)) / FULL_SPEED
-    learned = first if not method else documents if method == "joint" else documents - first
+        return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(params.get("fit.epochs", 0)) / FULL_SPEED
+    learned = first if not is_run else documents if method == "joint" else documents - first
     queries = learned * (ANNOTATED + params["pseudo_queries"])
-    epochs = params.get("add.epochs" if method else "fit.epochs", 0)
+    epochs = params.get("add.epochs", 0) if is_run else params["fit.epochs"]
     backbone = 1.0 if params["backbone"] == "minilm" else LARGER
-    return float(backbone * queries * max(1, epochs) / (FULL_SPEED if not method or issubclass(kind, Sequential) else FROZEN_SPEED))
+    speed = FROZEN_SPEED if is_run and not issubclass(kind, Sequential) else FULL_SPEED
+    return float(backbone * queries * max(1, epochs) / speed)
