@@ -18,7 +18,7 @@ from promptdsi.bench.protocol import Protocol
 from promptdsi.bench.runs import D0, Run, RunStore, compare_ranks, digest, make_method, record_text
 from promptdsi.bench.schema import D0Record, Params, RunRecord, SearchRecord, Split, read_json
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.generators import make_generator
+from promptdsi.corpus.generators import make_generator, options_of
 from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
 from promptdsi.corpus.sources import Request, build_stream, source_of
 from promptdsi.corpus.streams import Stream, open_stream
@@ -148,7 +148,7 @@ class Runner:
     def with_pseudo_queries(self, stream: Stream, options: Params) -> Stream:
         """The stream with pseudo-queries of a generator; each is cached, so that an interruption loses little."""
         name = options.pop("generator", "spans")
-        runs_a_model = {} if name == "spans" else {"offline": self.offline, "device": torch_device("auto")}
+        runs_a_model = {} if "device" not in options_of(name) else {"offline": self.offline, "device": torch_device("auto")}
         generator = make_generator(name, **options, **runs_a_model)
         cache = QueryCache(self.store.work, generator)
 

@@ -24,7 +24,7 @@ from promptdsi.cli.console import (
     use_threads,
 )
 from promptdsi.corpus import Corpus
-from promptdsi.corpus.generators import Generator, make_generator
+from promptdsi.corpus.generators import Generator, make_generator, options_of
 from promptdsi.corpus.pseudo import GeneratedQueries, QueryCache, add_queries, exclusive_lock, generate_queries, with_queries
 from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.streams import CACHE_FOLDER
@@ -59,7 +59,7 @@ def queries(
     keywords: dict[str, Any] = {"seed": seed}
     keywords |= {"per_document": per_document} if per_document is not None else {}
     keywords |= {"model": model} if model is not None else {}
-    if generator != "spans":
+    if "device" in options_of(generator):
         keywords |= {"device": torch_device(device), "offline": offline, "quiet": quiet}
         use_threads(threads)
     if on_error not in ("stop", "skip"):

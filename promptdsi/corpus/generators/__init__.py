@@ -13,7 +13,7 @@ from promptdsi.corpus.records import Document
 from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 
-__all__ = ["Generator", "batch_seed", "generators", "make_generator", "unique_queries"]
+__all__ = ["Generator", "batch_seed", "generators", "make_generator", "options_of", "unique_queries"]
 
 
 @dataclass(kw_only=True)
@@ -46,16 +46,20 @@ def generators() -> dict[str, type[Generator]]:
     return {generator.NAME: generator for generator in sorted(Generator.__subclasses__(), key=lambda generator: generator.NAME)}
 
 
-def make_generator(name: str, **keywords: Any) -> Generator:
-    """Make a generator by name; unknown keywords are an error that names the known ones."""
+def options_of(name: str) -> list[str]:
+    """The keywords of a generator; `device` is among them if it runs a model."""
     available = generators()
     if name not in available:
         raise UsageError(f"no generator {name!r}; there are {', '.join(available)}")
-    try:
-        return available[name](**keywords)
-    except TypeError:
-        options = ", ".join(option.name for option in fields(available[name]))
-        raise UsageError(f"generator {name} has the options {options}; got {', '.join(keywords)}") from None
+    return [option.name for option in fields(available[name])]
+
+
+def make_generator(name: str, **keywords: Any) -> Generator:
+    """Make a generator by name; unknown keywords are an error that names the known ones."""
+    options = options_of(name)
+    if set(keywords) - set(options):
+        raise UsageError(f"generator {name} has the options {', '.join(options)}; got {', '.join(keywords)}")
+    return generators()[name](**keywords)
 
 
 def unique_queries(queries: Sequence[str], limit: int) -> list[str]:
