@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Served:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def wait(self, job: dict[str, Any], seconds: float = 60) -> dict[str, Any]:
+    def wait(self, job: dict[str, Any], seconds: float = 180) -> dict[str, Any]:
         """A job when it is over."""
         end = time.monotonic() + seconds
         while job["state"] in ("waiting", "running"):
@@ -62,15 +62,23 @@ def serving(path: Path, **options: Any) -> Iterator[Served]:
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
-        with httpx.Client(base_url=url, headers=HEADERS, timeout=30) as client:
+        with httpx.Client(base_url=url, headers=HEADERS, timeout=60) as client:
             ready(client)
             yield Served(url, app, client)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(30)
         listener.close()
         assert not thread.is_alive()
         assert threads_since(before) == []
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+    """Poll until a condition holds; the time allowed is generous, for a busy machine."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.02)
 
 
 def threads_since(before: set[threading.Thread]) -> list[str]:
@@ -79,7 +87,7 @@ def threads_since(before: set[threading.Thread]) -> list[str]:
     return [name for name in names if name.startswith("promptdsi-") and not name.startswith("promptdsi-search")]
 
 
-def ready(client: httpx.Client, seconds: float = 60) -> None:
+def ready(client: httpx.Client, seconds: float = 120) -> None:
     """Wait until the index is open, or cannot be opened."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -112,7 +120,7 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def exchange(server: Served, raw: bytes, seconds: float = 10) -> bytes:
+def exchange(server: Served, raw: bytes, seconds: float = 30) -> bytes:
     """Send raw bytes and return the server's response, until it closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=seconds) as connection:
         connection.sendall(raw)

@@ -17,7 +17,7 @@ from promptdsi import Corpus, Index
 from promptdsi.serving.mcp import create_server
 
 
-def asked(server: Any, work: Callable[[Client], Awaitable[Any]]) -> Any:
+def call(server: Any, work: Callable[[Client], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         async with Client(server) as client:
             return await work(client)
@@ -26,19 +26,19 @@ def asked(server: Any, work: Callable[[Client], Awaitable[Any]]) -> Any:
 
 
 def test_an_assistant_may_search_and_read_and_nothing_else(original: Path) -> None:
-    tools = asked(create_server(original, device="cpu"), lambda client: client.list_tools()).tools
+    tools = call(create_server(original, device="cpu"), lambda client: client.list_tools()).tools
     assert {tool.name for tool in tools} == {"search", "get_document"}
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
 
 
 def test_answers_are_those_of_the_index(original: Path, corpora: list[Corpus]) -> None:
     server, index = create_server(original, device="cpu"), Index.open(original, device="cpu")
-    found = asked(server, lambda client: client.call_tool("search", {"query": "water", "k": 3}))
-    assert found.structured_content["generation"] == index.generation
-    assert [hit["docid"] for hit in found.structured_content["hits"]] == [hit.docid for hit in index.search("water", k=3)]
-    known = corpora[0].documents[0]
-    read = asked(server, lambda client: client.call_tool("get_document", {"docid": known.docid}))
-    assert read.structured_content["text"] == known.text
+    result = call(server, lambda client: client.call_tool("search", {"query": "water", "k": 3}))
+    assert result.structured_content["generation"] == index.generation
+    assert [hit["docid"] for hit in result.structured_content["hits"]] == [hit.docid for hit in index.search("water", k=3)]
+    document = corpora[0].documents[0]
+    read = call(server, lambda client: client.call_tool("get_document", {"docid": document.docid}))
+    assert read.structured_content["text"] == document.text
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_answers_are_those_of_the_index(original: Path, corpora: list[Corpus]) -
         ("search", {"query": "\x1c"}),
     ],
 )
-def test_mistakes_are_told_without_a_path(original: Path, tool: str, arguments: dict[str, Any]) -> None:
-    answer = asked(create_server(original, device="cpu"), lambda client: client.call_tool(tool, arguments))
+def test_errors_name_no_path(original: Path, tool: str, arguments: dict[str, Any]) -> None:
+    answer = call(create_server(original, device="cpu"), lambda client: client.call_tool(tool, arguments))
     assert answer.is_error and answer.content[0].text and str(original) not in answer.content[0].text
 
 
 def test_a_new_generation_is_answered_from(place: Path, corpora: list[Corpus]) -> None:
     server = create_server(place, device="cpu")
     Index.open(place, device="cpu").add(corpora[2])
-    found = asked(server, lambda client: client.call_tool("search", {"query": "water", "k": 50}))
-    assert found.structured_content["generation"] == 3
-    assert corpora[2].documents[0].docid in {hit["docid"] for hit in found.structured_content["hits"]}
+    result = call(server, lambda client: client.call_tool("search", {"query": "water", "k": 50}))
+    assert result.structured_content["generation"] == 3
+    assert corpora[2].documents[0].docid in {hit["docid"] for hit in result.structured_content["hits"]}
 
 
 def test_the_command_speaks_over_standard_input_and_output(original: Path) -> None:
     words = ["-m", "promptdsi", "mcp", str(original), "--device", "cpu"]
     server = stdio_client(StdioServerParameters(command=sys.executable, args=words))
-    found = asked(server, lambda client: client.call_tool("search", {"query": "water", "k": 1}))
-    assert json.loads(found.content[0].text)["hits"][0]["rank"] == 1
+    result = call(server, lambda client: client.call_tool("search", {"query": "water", "k": 1}))
+    assert json.loads(result.content[0].text)["hits"][0]["rank"] == 1

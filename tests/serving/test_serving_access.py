@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -15,11 +16,18 @@ from promptdsi.serving.access import Access, access_for, read_tokens
 from promptdsi.serving.error_responses import APIError
 
 
+@pytest.fixture(scope="module")
+def locked(path: Path) -> Iterator[served.Served]:
+    """A server that needs a token for reading too."""
+    with served.serving(path, access=served.BOTH) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("token", "read", "write"), [(None, 401, 401), ("wrong-token-of-length", 401, 401), (served.READ, 200, 403), (served.WRITE, 200, 404)]
 )
-def test_read_and_write_tokens_are_separate(path: Path, token: str | None, read: int, write: int) -> None:
-    with served.serving(path, access=served.BOTH) as running, httpx.Client(base_url=running.url) as client:
+def test_read_and_write_tokens_are_separate(locked: served.Served, token: str | None, read: int, write: int) -> None:
+    with httpx.Client(base_url=locked.url, timeout=60) as client:
         headers = served.bearer(token) if token else {}
         for address in ("/api/index", "/api/generations", "/api/map", "/api/jobs", "/metrics", "/api/retention"):
             assert client.get(address, headers=headers).status_code == read, address
@@ -99,9 +107,9 @@ def test_pages_of_other_sites_cannot_even_make_the_server_work(server: served.Se
 def test_other_sites_are_not_answered_and_cors_is_off(server: served.Served, origin: str) -> None:
     answer = server.client.post("/api/search", json={"query": "water"}, headers={"Origin": origin})
     assert answer.status_code == 403 and answer.json()["error"]["code"] == "foreign_origin"
-    asked = server.client.options("/api/search", headers={"Origin": origin, "Access-Control-Request-Method": "POST"})
-    assert asked.status_code >= 400
-    own = server.client.post("/api/search", json={"query": "water"}, headers={"Origin": server.url})
-    assert own.status_code == 200
-    for given in (answer, asked, own):
-        assert not [name for name in given.headers if name.startswith("access-control")]
+    preflight = server.client.options("/api/search", headers={"Origin": origin, "Access-Control-Request-Method": "POST"})
+    assert preflight.status_code >= 400
+    same_origin = server.client.post("/api/search", json={"query": "water"}, headers={"Origin": server.url})
+    assert same_origin.status_code == 200
+    for response in (answer, preflight, same_origin):
+        assert not [name for name in response.headers if name.startswith("access-control")]

@@ -15,7 +15,7 @@ import pytest
 import served
 
 from promptdsi.serving import server as http_server
-from promptdsi.serving.middleware import Limits
+from promptdsi.serving.middleware import Limits, ServingMiddleware
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def server(path: Path) -> Iterator[served.Served]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "status"),
+    ("body", "status"),
     [
         ({"query": "x" * 4096}, 200),
         ({"query": "x" * 4097}, 422),
@@ -49,8 +49,8 @@ def server(path: Path) -> Iterator[served.Served]:
         ([], 422),
     ],
 )
-def test_what_a_search_may_ask_for(server: served.Served, wanted: object, status: int) -> None:
-    answer = server.client.post("/api/search", json=wanted)
+def test_bounds_of_a_search(server: served.Served, body: object, status: int) -> None:
+    answer = server.client.post("/api/search", json=body)
     assert answer.status_code == status, answer.text
     if status != 200:
         assert set(answer.json()["error"]) == {"code", "message", "hint", "request_id"}
@@ -101,21 +101,21 @@ def test_who_may_not_ask_takes_no_place(path: Path) -> None:
         assert running.search("water")["results"]
 
 
-def test_mistakes_by_the_million_are_told_by_the_first(server: served.Served) -> None:
-    began = time.monotonic()
+def test_of_a_million_errors_the_first_is_reported(server: served.Served) -> None:
+    began = time.process_time()  # of the server's threads too, and not of other processes
     many = json.dumps({str(number): 0 for number in range(300_000)}).encode()
     answer = server.client.post("/api/search", content=many, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422 and "no field '0'" in answer.json()["error"]["message"]
     wrong = json.dumps({"documents": [0] * 300_000}).encode()
     answer = server.client.post("/api/documents", content=wrong, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 10
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(server: served.Served) -> None:
     begun = time.monotonic()
     answer = served.exchange(server, b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-    assert answer.startswith(b"HTTP/1.1 408") and time.monotonic() - begun < 5
+    assert answer.startswith(b"HTTP/1.1 408") and time.monotonic() - begun < 20
 
 
 def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: 
         begun = time.monotonic()
         assert served.exchange(running, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
         assert served.exchange(running, b"") == b""
-        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:  # a second request on one connection
+        with socket.create_connection(("127.0.0.1", running.port), timeout=30) as connection:  # a second request on one connection
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
             while b"alive" not in answer:
@@ -132,23 +132,24 @@ def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: 
             connection.sendall(b"GET /hea")
             while connection.recv(65536):
                 pass
-        assert time.monotonic() - begun < 8
+        assert time.monotonic() - begun < 20
         assert running.search("water")["results"]
 
 
-def test_too_many_at_once_are_told_to_come_back(path: Path) -> None:
-    with served.serving(path, limits=Limits(requests=2, body_seconds=5.0)) as running, contextlib.ExitStack() as stack:
-        for _ in range(2):
+def test_too_many_requests_at_once_get_429(path: Path) -> None:
+    with served.serving(path, limits=Limits(requests=2, body_seconds=120.0)) as running, contextlib.ExitStack() as stack:
+        middleware = running.app.middleware_stack
+        while not isinstance(middleware, ServingMiddleware):
+            middleware = middleware.app
+        for number in (1, 2):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
             slow.sendall(b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-            time.sleep(0.5)  # it is let in before the next one asks
+            served.wait_until(lambda number=number: middleware.active == number)
         answer = running.client.get("/api/index")
         assert answer.status_code == 429 and answer.json()["error"]["code"] == "overloaded" and answer.headers["Retry-After"] == "1"
-        assert running.client.get("/healthz").status_code == 200  # whoever watches the server still hears from it
+        assert running.client.get("/healthz").status_code == 200  # health checks are answered all the same
         stack.close()
-        end = time.monotonic() + 5
-        while running.client.get("/api/index").status_code != 200:
-            assert time.monotonic() < end
+        served.wait_until(lambda: running.client.get("/api/index").status_code == 200)
 
 
 def test_a_queue_that_is_full_answers_429(path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Eight clients ask while the index is written to: no error, and every answer is that of one generation, whole.
+"""Eight clients search while the index is written to: no error, and every response is that of one generation.
 
-`make soak` runs it longer (PROMPTDSI_LOAD_SECONDS) and keeps the figures (PROMPTDSI_LOAD_FIGURES names a file).
+`make soak` runs it longer (PROMPTDSI_LOAD_SECONDS) and stores the figures (PROMPTDSI_LOAD_FIGURES names a file).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import small
 
 from promptdsi import Corpus, Index
 
-SECONDS = float(os.environ.get("PROMPTDSI_LOAD_SECONDS", "10"))
+SECONDS = float(os.environ.get("PROMPTDSI_LOAD_SECONDS", "3"))
 CLIENTS = 8
 QUERIES = [f"{words} {place}" for place, words in enumerate([*small.QUERIES, "tea", "light and sound", "the sea"] * 2)]
 
 
 class Client(threading.Thread):
-    """Asks one query after another and keeps what it was told."""
+    """Sends one query after another until told to stop, and collects the responses."""
 
-    def __init__(self, url: str, place: int, end: float) -> None:
+    def __init__(self, url: str, number: int, stop: threading.Event) -> None:
         super().__init__()
-        self.url, self.place, self.end = url, place, end
+        self.url, self.number, self.stop = url, number, stop
         self.answers: list[tuple[int, str, list[tuple[str, float]]]] = []
         self.milliseconds: list[float] = []
         self.problems: list[str] = []
 
     def run(self) -> None:
-        with httpx.Client(base_url=self.url, timeout=30) as client:
-            turn = self.place
-            while time.monotonic() < self.end:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            turn = self.number
+            while not self.stop.is_set():
                 turn += 1
                 query = QUERIES[turn % len(QUERIES)]
                 began = time.perf_counter()
@@ -51,44 +51,49 @@ class Client(threading.Thread):
                 if answer.status_code != 200:
                     self.problems.append(answer.text)
                     continue
-                told = answer.json()
-                hits = [(hit["docid"], hit["score"]) for hit in told["results"][0]["hits"]]
-                self.answers.append((told["generation"], query, hits))
+                response = answer.json()
+                hits = [(hit["docid"], hit["score"]) for hit in response["results"][0]["hits"]]
+                self.answers.append((response["generation"], query, hits))
 
 
-def write(path: Path, corpora: list[Corpus], end: float) -> list[int]:
-    """Add, delete and undelete for as long as the clients ask; the generations that were made."""
+def write(path: Path, corpora: list[Corpus]) -> list[int]:
+    """Add, delete and undelete, for so many seconds and at least six times; the generations committed."""
     index = Index.open(path, device="cpu")
-    made: list[int] = []
+    generations: list[int] = []
     docid = corpora[0].documents[3].docid
     turn = 0
-    while time.monotonic() < end:
+    end = time.monotonic() + SECONDS
+    while len(generations) < 6 or time.monotonic() < end:
         turn += 1
         if turn <= 2:
-            made.append(index.add(corpora[1 + turn]).generation)
+            generations.append(index.add(corpora[1 + turn]).generation)
         else:
-            made.append((index.delete(docid) if turn % 2 else index.undelete(docid)).number)
-            time.sleep(0.5)
-    return made
+            generations.append((index.delete(docid) if turn % 2 else index.undelete(docid)).number)
+            time.sleep(0.3)
+    return generations
 
 
 def test_eight_clients_while_generations_are_committed(place: Path, corpora: list[Corpus]) -> None:
     with served.serving(place) as running:
-        end = time.monotonic() + SECONDS
-        clients = [Client(running.url, place, end) for place in range(CLIENTS)]
+        stop = threading.Event()
+        clients = [Client(running.url, number, stop) for number in range(CLIENTS)]
         for client in clients:
             client.start()
-        made = write(place, corpora, end)
-        for client in clients:
-            client.join()
+        try:
+            committed = write(place, corpora)
+            served.wait_until(lambda: any(client.answers and client.answers[-1][0] == committed[-1] for client in clients))
+        finally:
+            stop.set()
+            for client in clients:
+                client.join()
     answers = [answer for client in clients for answer in client.answers]
     problems = [problem for client in clients for problem in client.problems]
     assert not problems, problems[:3]
-    assert len(made) >= 4 and len({generation for generation, _, _ in answers}) >= 3
+    assert len(committed) >= 4 and len({generation for generation, _, _ in answers}) >= 3
     expected: dict[tuple[int, str], list[tuple[str, float]]] = {}
     for generation in sorted({generation for generation, _, _ in answers}):
-        own = Index.open(place, at=generation, device="cpu").search(QUERIES, k=40)
-        expected |= {(generation, query): [(hit.docid, hit.score) for hit in hits] for query, hits in zip(QUERIES, own, strict=True)}
+        results = Index.open(place, at=generation, device="cpu").search(QUERIES, k=40)
+        expected |= {(generation, query): [(hit.docid, hit.score) for hit in hits] for query, hits in zip(QUERIES, results, strict=True)}
     for generation, query, hits in answers:
         right = expected[generation, query]
         assert sorted(docid for docid, _ in hits) == sorted(docid for docid, _ in right), f"generation {generation}"
@@ -99,7 +104,7 @@ def test_eight_clients_while_generations_are_committed(place: Path, corpora: lis
             "seconds": SECONDS,
             "answers": len(answers),
             "errors": len(problems),
-            "generations": len(made),
+            "generations": len(committed),
             "p50 ms": round(float(np.percentile([value for client in clients for value in client.milliseconds], 50)), 1),
             "p99 ms": round(float(np.percentile([value for client in clients for value in client.milliseconds], 99)), 1),
         }

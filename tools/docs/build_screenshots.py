@@ -71,7 +71,7 @@ def take_all(browser: Browser, url: str) -> None:
         take(page, "search", within=".hit")
         rank_queries(page, JET)
         page.get_by_test_id("why").first.click()
-        expect(page.get_by_test_id("why-panel").first).to_contain_text("Neighbours")
+        expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
         take(page, "why", within=".hit")
         page.get_by_test_id("tab-timeline").click()
         expect(page.locator(".generations")).to_be_visible()
@@ -92,7 +92,7 @@ def take_all(browser: Browser, url: str) -> None:
         page.get_by_test_id("tab-add").click()
         files = [FilePayload(name=name, mimeType="text/markdown", buffer=text.encode()) for name, text in NOTES.items()]
         page.get_by_test_id("files").set_input_files(files)
-        page.get_by_label("Name of the corpus").fill("notes")
+        page.get_by_label("Name of this corpus").fill("notes")
         page.get_by_test_id("start-add").click()
         expect(page.get_by_test_id("report")).to_be_visible()
         take(page, "add", top="#view-add", within="#add-body > *")

@@ -34,9 +34,9 @@ export function showAdd() {
     h("span", {class: "soft"}, "One .jsonl with a document per line, or several text or Markdown files."));
   $("#add-body").replaceChildren(
     h("form", {class: "add", onsubmit: (event) => { event.preventDefault(); send(); }}, drop, chosen,
-      h("div", {class: "field"}, h("label", {for: name.id}, "Name of the corpus"), name),
-      option(fast, "Without training now (fast)", "Searchable at once; `promptdsi tune INDEX` trains the rows later."),
-      option(update, "Replace documents that changed", "Otherwise a known docid with other content is refused."),
+      h("div", {class: "field"}, h("label", {for: name.id}, "Name of this corpus (the documents added together)"), name),
+      option(fast, "Add without training (fast)", "Searchable at once, with less accuracy; `promptdsi tune INDEX` trains them later."),
+      option(update, "Replace documents that changed", "Otherwise a document whose id is in the index with other content is refused."),
       start),
     outcome);
 }
@@ -197,11 +197,12 @@ function reportOf(report) {
       fact("Documents added", report.added,
         report.updated > 0 && ` (${report.updated} replaced)`, report.unchanged > 0 && `, ${report.unchanged} unchanged`),
       fact("Time", duration(report.seconds)),
-      fact("Dev Hits@10", report.dev_hits10 !== null &&
+      fact("Hits@10 on dev queries", report.dev_hits10 !== null &&
         `${percent(report.dev_hits10)} of ${count(report.dev_queries, "query", "queries")}`),
-      fact("Drift", report.drift && `Hits@10 on earlier probes ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
-      fact("Cut", report.truncated > 0 && `${count(report.truncated, "document")} longer than the model reads`),
-      fact("Not findable", report.unfindable_count === 0 ? "None: each document is found by one of its own queries."
+      fact("Drift", report.drift &&
+        `Hits@10 on stored queries of earlier corpora ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
+      fact("Truncated", report.truncated > 0 && `${count(report.truncated, "document")} longer than the model reads`),
+      fact("Not findable", report.unfindable_count === 0 ? "None: each document is found by one of its training queries."
         : documentList(report.unfindable, report.unfindable_count))),
-    report.fast && h("p", {class: "soft"}, prose("The rows are not trained yet; `promptdsi tune INDEX` does that.")));
+    report.fast && h("p", {class: "soft"}, prose("These documents are not trained yet; `promptdsi tune INDEX` does that.")));
 }

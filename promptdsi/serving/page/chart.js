@@ -1,6 +1,6 @@
 // The retention chart: one line per corpus over the generations, drawn by hand as SVG, with a table beside it.
-// Lines differ in shape of points and dashes as well as colour, and carry their names at their ends.
-import {choice, colourOf, h, percent, shape, svg} from "./dom.js";
+// Lines differ in shape of points and dashes as well as color, and carry their names at their ends.
+import {choice, colorOf, h, percent, shape, svg} from "./dom.js";
 
 const METRICS = {hits10: "Hits@10", hits1: "Hits@1"};
 const DASHES = ["", "6 4", "2 3", "9 3 2 3", "12 4"];
@@ -54,7 +54,7 @@ function drawLines(place, series, metric) {
   const marks = [];
   const lines = series.map(({name, points}, i) => {
     const group = svg("g", {class: "series"});
-    group.style.color = colourOf(i);
+    group.style.color = colorOf(i);
     group.append(svg("polyline", {points: points.map((point) => `${x(point.generation)},${y(point[metric])}`).join(" "),
       "stroke-dasharray": DASHES[i % DASHES.length]}));
     marks.push(points.map((point) => {
@@ -105,7 +105,7 @@ function endLabels(series, metric, x, y, right, bottom) {
       svg("path", {class: "leader", d: `M${label.fromX + 6} ${label.fromY}L${right + 14} ${label.y}`}),
       svg("path", {class: "mark", d: shape(label.i, 4), transform: `translate(${right + 22} ${label.y})`}),
       svg("text", {x: right + 32, y: label.y + 4}, svg("tspan", {class: "name"}, short), ` ${(label.value * 100).toFixed(1)}`));
-    group.style.color = colourOf(label.i);
+    group.style.color = colorOf(label.i);
     return group;
   }));
 }

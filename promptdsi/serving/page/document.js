@@ -1,4 +1,4 @@
-// One whole document in a dialog; opened from a hit, a neighbour or a point of the map.
+// One whole document in a dialog; opened from a hit, a neighbor or a point of the map.
 import {call} from "./api.js";
 import {$, errorBox, fact, h, loading, nameOf, number} from "./dom.js";
 import {index, state} from "./state.js";
@@ -35,7 +35,7 @@ export async function openDocument(docid) {
 
 /** The corpus a document came with, and since which generation it is there. */
 export const badge = ({corpus, since}) =>
-  h("span", {class: "badge"}, h("b", {}, corpus), ` generation ${since}`);
+  h("span", {class: "badge", title: `Added with the corpus ${corpus} in generation ${since}`}, h("b", {}, corpus), ` generation ${since}`);
 
 function metadata(values) {
   const entries = Object.entries(values ?? {});
@@ -50,7 +50,7 @@ export const documentLink = (target) =>
 /** Several docids, each of which opens its document; of many, the first. */
 export function documentList(docids, all) {
   const shown = docids.slice(0, LISTED);
-  return h("ul", {class: "neighbours"}, shown.map((docid) => h("li", {}, documentLink({docid}))),
+  return h("ul", {class: "neighbors"}, shown.map((docid) => h("li", {}, documentLink({docid}))),
     all > shown.length && h("li", {class: "soft"}, `and ${number(all - shown.length)} more`));
 }
 

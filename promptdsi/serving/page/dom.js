@@ -71,8 +71,8 @@ export function choice(label, options, chosen, onChange) {
       h("span", {}, text))));
 }
 
-// Colours come in ten, then repeat; shapes tell the repeats apart, and tell lines apart without colour.
-export const colourOf = (i) => `var(--c${i % 10})`;
+// Colors come in ten, then repeat; shapes tell the repeats apart, and tell lines apart without color.
+export const colorOf = (i) => `var(--c${i % 10})`;
 
 const SHAPES = [
   (r) => `M${-r} 0a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0z`,

@@ -31,7 +31,7 @@ function showHeader() {
   $("#size").textContent = `${count(index.documents, "document")} · generation ${index.generation}`;
   const prompts = index.prompts === "none" ? "" : `, ${index.prompts} prompts`;
   $("#about").textContent =
-    `PromptDSI ${index.version} · ${index.method}${prompts} · ${index.backbone}, ${index.width} wide · stores ${index.store}`;
+    `PromptDSI ${index.version} · ${index.method}${prompts} · ${index.backbone}, vectors of ${index.width} · stores ${index.store}`;
 }
 
 function showTitle() {

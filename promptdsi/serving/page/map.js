@@ -1,9 +1,9 @@
-// The map: every row as a point, coloured by corpus or topic, the present hits ringed.
+// The map: every document as a point, colored by corpus or topic, the present hits ringed.
 // A canvas, because there may be thousands of points; arrow keys walk from point to point.
 import {call} from "./api.js";
 import {showTip} from "./chart.js";
 import {openDocument} from "./document.js";
-import {$, announce, choice, colourOf, count, errorBox, h, loading, nameOf, number, percent, shape, svg} from "./dom.js";
+import {$, announce, choice, colorOf, count, errorBox, h, loading, nameOf, number, percent, shape, svg} from "./dom.js";
 import {onHits} from "./search.js";
 import {index, state} from "./state.js";
 
@@ -21,7 +21,7 @@ let fit = null; // the middle and the scale that bring the points into the frame
 const canvas = h("canvas", {"aria-hidden": "true"});
 const tip = h("div", {class: "tip", "aria-hidden": "true", hidden: true});
 const frame = h("div", {class: "map", tabindex: 0, role: "application", "data-testid": "map",
-  "aria-label": "Map of rows. Arrow keys move between documents, Enter opens one.",
+  "aria-label": "Map of the documents. Arrow keys move between documents, Enter opens one.",
   onkeydown: walk, onpointermove: point, onpointerleave: leave, onblur: leave,
   onclick: (event) => { point(event); open(); }}, canvas, tip);
 const key = h("div"); // holds the legend
@@ -52,7 +52,7 @@ export async function showMap() {
   }
 }
 
-/** Names and sizes of the groups that colours stand for. */
+/** Names and sizes of the groups that colors stand for. */
 function groups() {
   if (by === "topic") return data.topics.map((topic) => ({name: topic.words.join(", "), size: topic.count}));
   return data.corpora.map((name, i) => ({name, size: data.points.filter((each) => each.corpus === i).length}));
@@ -60,13 +60,13 @@ function groups() {
 
 function layOut() {
   const options = data.topics.length > 0 ? {corpus: "By corpus", topic: "By topic"} : {corpus: "By corpus"};
-  const rows = data.shown < data.documents ? `${number(data.shown)} of ${count(data.documents, "row")} are shown`
-    : `All ${count(data.documents, "row")} are shown`;
+  const shown = data.shown < data.documents ? `${number(data.shown)} of ${count(data.documents, "document")} are shown`
+    : `All ${count(data.documents, "document")} are shown`;
   $("#map-body").replaceChildren(
-    h("p", {class: "soft"}, `${rows}, as of generation ${data.generation}. Near points have near rows, roughly: `,
-      `${percent(data.neighbor_recall)} of the nearest documents by row are near here too.`),
+    h("p", {class: "soft"}, `${shown}, as of generation ${data.generation}. Documents that the model finds similar are close together: `,
+      `${percent(data.neighbor_recall)} of a document’s five most similar documents are among the ten nearest to it here.`),
     h("div", {class: "map-columns"}, frame,
-      h("div", {}, choice("Colour", options, by, (chosen) => { by = chosen; onlyGroup = null; showGroups(); }), key, ringed)));
+      h("div", {}, choice("Color", options, by, (chosen) => { by = chosen; onlyGroup = null; showGroups(); }), key, ringed)));
   showGroups();
 }
 
@@ -79,7 +79,7 @@ const legend = () => h("ul", {class: "legend", "aria-label": by === "topic" ? "T
   groups().map(({name, size}, i) => {
     const swatch = svg("svg", {viewBox: "-7 -7 14 14", width: 14, height: 14, "aria-hidden": "true"},
       svg("path", {d: shape(Math.floor(i / 10), 5), fill: "currentColor"}));
-    swatch.style.color = colourOf(i);
+    swatch.style.color = colorOf(i);
     return h("li", {}, h("button", {type: "button", class: "quiet", "aria-pressed": String(onlyGroup === i), title: name,
       onclick: (event) => choose(i, event.currentTarget)}, swatch, h("span", {class: "name"}, name),
       h("span", {class: "figure soft"}, number(size))));
@@ -118,7 +118,7 @@ function draw() {
   const radius = data.shown > 1000 ? 2.4 : 3.6;
   const ink = computed("var(--ink)");
   const grey = computed("var(--soft)");
-  const colours = Array.from({length: 10}, (_, i) => computed(colourOf(i)));
+  const colors = Array.from({length: 10}, (_, i) => computed(colorOf(i)));
   const shapes = Array.from({length: 5}, (_, i) => new Path2D(shape(i, radius)));
   const ranks = new Map(hits.map((docid, i) => [docid, i]));
   const at = (each, paint) => {
@@ -135,7 +135,7 @@ function draw() {
   for (const each of data.points) {
     const group = groupOf(each);
     pen.globalAlpha = inChosen(each) ? 0.85 : 0.1;
-    pen.fillStyle = group === null ? grey : colours[group % 10];
+    pen.fillStyle = group === null ? grey : colors[group % 10];
     at(each, () => pen.fill(shapes[Math.floor((group ?? 0) / 10) % 5]));
   }
   const found = data.points.filter((each) => ranks.has(each.docid));
@@ -146,8 +146,8 @@ function draw() {
 }
 
 /** A canvas does not know CSS variables; an element does. */
-function computed(colour) {
-  tip.style.outlineColor = colour;
+function computed(color) {
+  tip.style.outlineColor = color;
   return getComputedStyle(tip).outlineColor;
 }
 

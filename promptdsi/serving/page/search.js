@@ -105,27 +105,27 @@ function showError(error) {
   $("#results").replaceChildren(errorBox(error, () => search()));
 }
 
-/** Without a query: what there is to ask. */
+/** Without a query: what the index contains. */
 function showStart() {
   $("#summary").textContent = "";
   if (state.q.trim()) return; // an answer or an error is on its way
   $("#results").replaceChildren(index ? empty(`${count(index.documents, "document")} can be found here.`,
-    h("p", {class: "soft"}, "They live in the model’s weights, one row each; there is no other index. They came in ",
-      count(index.corpora.length, "corpus", "corpora"), "."),
+    h("p", {class: "soft"}, "The model has learned one vector, called a row, for each of them; there is no other index. ",
+      `They were added in ${count(index.corpora.length, "group")}, each called a corpus.`),
     h("table", {class: "corpora"},
-      h("thead", {}, h("tr", {}, ["Corpus", "Documents", "Since generation"].map((name) => h("th", {scope: "col"}, name)))),
+      h("thead", {}, h("tr", {}, ["Corpus", "Documents", "Added in generation"].map((name) => h("th", {scope: "col"}, name)))),
       h("tbody", {}, index.corpora.map((corpus) => h("tr", {},
         h("th", {scope: "row"}, corpus.name, corpus.fast && h("span", {class: "soft"}, " not trained yet")),
         h("td", {}, corpus.documents), h("td", {}, corpus.since))))))
-    : loading("Asking the server …"));
+    : loading("Contacting the server …"));
 }
 
 function showHits() {
   summarise();
   const {hits, k} = answer;
   if (hits.length === 0) {
-    $("#results").replaceChildren(empty("No document answers.",
-      h("p", {class: "soft"}, "This generation holds no document that can be found.")));
+    $("#results").replaceChildren(empty("No results.",
+      h("p", {class: "soft"}, "No document can be found in this generation of the index.")));
     return;
   }
   const widthOf = barWidths(hits.map((hit) => hit.score));
@@ -206,11 +206,11 @@ function toggleWhy(hit, button, panel) {
 }
 
 async function fillWhy(hit, panel) {
-  panel.replaceChildren(loading("Asking why …"));
+  panel.replaceChildren(loading("Loading the explanation …"));
   try {
     const why = (await whys(answer)).get(hit.docid);
     panel.replaceChildren(why ? whyFacts(hit, why) : h("p", {class: "soft"}, "The index has changed since; search again."));
-    announce("The reasons are shown.");
+    announce("The explanation is shown.");
   } catch (error) {
     panel.replaceChildren(errorBox(error, () => fillWhy(hit, panel)));
   }

@@ -55,8 +55,8 @@ const generationList = (generations, current) =>
 
 function described({kind, corpus, added, updated, removed, documents, seconds, to}, before) {
   if (kind === "rollback") return `equal to generation ${to}`;
-  if (kind === "undelete") return `${number(documents - before.documents)} shown again`;
-  if (kind === "tune") return "rows trained";
+  if (kind === "undelete") return `${number(documents - before.documents)} restored`;
+  if (kind === "tune") return "trained";
   const parts = [corpus && h("b", {}, corpus)];
   if (added) parts.push(`${number(added)} added${updated ? ` (${number(updated)} replaced)` : ""}`);
   if (removed) parts.push(`${number(removed)} ${kind === "purge" ? "erased" : "deleted"}`);

@@ -37,20 +37,20 @@ class Visitor:
         context = self.open.enter_context(contextlib.closing(self.browser.new_context(reduced_motion="reduce", **options)))
         expected = tuple(f"Failed to load resource: the server responded with a status of {status} " for status in failures)
 
-        def said(message: ConsoleMessage) -> None:
+        def note_console(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning") and not message.text.startswith(expected):
                 self.complaints.append(f"console: {message.text}")
 
-        def broke(error: WebError) -> None:
+        def note_error(error: WebError) -> None:
             self.complaints.append(f"error: {error.error}")
 
-        def asked(request: Request) -> None:
+        def note_request(request: Request) -> None:
             if not request.url.startswith((f"{server.url}/", "data:")):
                 self.complaints.append(f"another host: {request.url}")
 
-        context.on("console", said)
-        context.on("weberror", broke)
-        context.on("request", asked)
+        context.on("console", note_console)
+        context.on("weberror", note_error)
+        context.on("request", note_request)
         page = context.new_page()
         page.goto(server.url + address)
         return page
@@ -76,7 +76,7 @@ def file(name: str, content: str) -> FilePayload:
 
 
 def jsonl(documents: Sequence[Document]) -> str:
-    return "".join(json.dumps({"_id": one.docid, "title": one.title, "text": one.text}) + "\n" for one in documents)
+    return "".join(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n" for document in documents)
 
 
 def show_tab(page: Page, tab: str) -> None:

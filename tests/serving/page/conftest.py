@@ -33,15 +33,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         missing = "there is no Chromium to look at the page with: apt-get install chromium"
         if os.environ.get("CI") or os.environ.get("PROMPTDSI_NEED_BROWSER") == "1":
             pytest.fail(missing)
         pytest.skip(missing)
     expect.set_options(timeout=60_000)  # milliseconds: slack for a busy machine
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        launched = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield launched
         launched.close()
 

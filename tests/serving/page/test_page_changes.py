@@ -56,50 +56,51 @@ def test_the_timeline_tells_every_kind_of_change(writable: served.Served, place:
     index.delete([first, second])
     index.undelete(second)
     index.purge()
-    known = corpora[1].documents[0]
-    index.add(Corpus([known._replace(text=known.text + " And more."), *corpora[3].documents], name="corrected"), update=True)
+    earlier = corpora[1].documents[0]
+    index.add(Corpus([earlier._replace(text=earlier.text + " And more."), *corpora[3].documents], name="corrected"), update=True)
     index.rollback(7)
     page = visit(writable, "/?tab=timeline")
-    said = page.get_by_test_id("generation")
-    expect(said).to_have_text(
+    entries = page.get_by_test_id("generation")
+    expect(entries).to_have_text(
         [
             re.compile(f"^Generation {number}{kind}{what}.*{documents} documents")
             for number, kind, what, documents in (
                 (1, "create", "d0 21 added", 20),  # one of them has been erased from every generation by now
                 (2, "add", "d1 3 added", 23),
                 (3, "add", "d2 3 added", 26),
-                (4, "tune", "rows trained", 26),
+                (4, "tune", "trained", 26),
                 (5, "delete", "2 deleted", 25),
-                (6, "undelete", "1 shown again", 26),
+                (6, "undelete", "1 restored", 26),
                 (7, "purge", "1 erased", 26),
                 (8, "add", r"corrected 4 added \(1 replaced\)", 29),
                 (9, "rollback", "equal to generation 7", 26),
             )
         ]
     )
-    expect(said.last).to_have_attribute("aria-current", "true")
-    expect(said.last).to_be_in_viewport()  # the newest is at the foot, and shown first
+    expect(entries.last).to_have_attribute("aria-current", "true")
+    expect(entries.last).to_be_in_viewport()  # the newest is at the foot, and shown first
 
 
-def test_retention_is_drawn_and_told_as_a_table(server: served.Served, visit: Visitor) -> None:
+def test_retention_is_shown_as_a_chart_and_a_table(server: served.Served, visit: Visitor) -> None:
     page = visit(server, "/?tab=timeline")
     records = served_records(server)
-    assert [(one["generation"], one["corpus"]) for one in records] == [(1, "d0"), (2, "d0"), (2, "d1")]
+    assert [(record["generation"], record["corpus"]) for record in records] == [(1, "d0"), (2, "d0"), (2, "d1")]
     for metric, label in (("hits10", "Hits@10"), ("hits1", "Hits@1")):
         page.get_by_text(label, exact=True).first.click()
         marks = page.locator(".series .mark")
         expect(marks).to_have_count(3)
-        told = {mark.get_attribute("aria-label") for mark in marks.all()}
-        assert told == {
-            f"{one['corpus']}, generation {one['generation']}: {label} {one[metric] * 100:.1f} % of {one['n']} queries" for one in records
+        labels = {mark.get_attribute("aria-label") for mark in marks.all()}
+        assert labels == {
+            f"{record['corpus']}, generation {record['generation']}: {label} {record[metric] * 100:.1f} % of {record['n']} queries"
+            for record in records
         }
     page.get_by_text("The same as a table").click()
     expect(page.locator("#retention tbody tr")).to_have_count(2)
 
 
 def served_records(server: served.Served) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = server.client.get("/api/retention").json()["records"]
-    return sorted(found, key=lambda one: (one["generation"], one["corpus"]))
+    records: list[dict[str, Any]] = server.client.get("/api/retention").json()["records"]
+    return sorted(records, key=lambda record: (record["generation"], record["corpus"]))
 
 
 def test_another_writers_generation_is_noticed_and_nothing_moves_under_the_readers_eyes(
@@ -125,7 +126,7 @@ def test_json_lines_are_added_with_progress_that_a_reload_finds_again(
     page = visit(writable, f"/?tab=add#token={served.WRITE}")
     page.get_by_test_id("files").set_input_files(file("news.jsonl", jsonl(corpora[2].documents)))
     expect(page.locator(".add")).to_contain_text("3 documents in news.jsonl")
-    expect(page.get_by_label("Name of the corpus")).to_have_value("news")
+    expect(page.get_by_label("Name of this corpus")).to_have_value("news")
     page.get_by_test_id("start-add").click()
     expect(page.get_by_role("progressbar", name="Adding news")).to_be_visible()
     with held_worker():
@@ -145,8 +146,8 @@ def test_json_lines_are_added_with_progress_that_a_reload_finds_again(
 @contextlib.contextmanager
 def held_worker() -> Iterator[None]:
     """The process that learns, stopped for a while: whatever happens meanwhile happens during a job."""
-    end = time.monotonic() + 20
-    while not (workers := [one for one in psutil.Process().children() if "promptdsi.serving.job_process" in " ".join(one.cmdline())]):
+    end = time.monotonic() + 60
+    while not (workers := [child for child in psutil.Process().children() if "promptdsi.serving.job_process" in " ".join(child.cmdline())]):
         assert time.monotonic() < end
     workers[0].suspend()
     try:
@@ -164,15 +165,15 @@ def test_text_files_are_added_with_their_names_and_headings(writable: served.Ser
         ]
     )
     expect(page.locator(".add")).to_contain_text("2 documents in 2 files")
-    page.get_by_label("Name of the corpus").fill("notes")
-    page.get_by_label("Without training now (fast)").check()
+    page.get_by_label("Name of this corpus").fill("notes")
+    page.get_by_label("Add without training (fast)").check()
     page.get_by_test_id("start-add").click()
     expect(page.get_by_test_id("report")).to_contain_text("notes is in the index")
-    expect(page.get_by_test_id("report")).to_contain_text("The rows are not trained yet")
+    expect(page.get_by_test_id("report")).to_contain_text("These documents are not trained yet")
     expect(page.get_by_test_id("report")).to_be_in_viewport(ratio=1)
     expect(page.get_by_test_id("start-add")).to_be_disabled()  # nothing is left to send
-    found = writable.client.get("/api/documents/canal.md").json()
-    assert (found["title"], found["corpus"]) == ("Canal locks", "notes")
+    document = writable.client.get("/api/documents/canal.md").json()
+    assert (document["title"], document["corpus"]) == ("Canal locks", "notes")
     assert writable.client.get("/api/documents/tea.txt").json()["title"] == ""
 
 
@@ -190,12 +191,12 @@ def test_a_mistake_in_a_file_is_shown_with_its_line_and_nothing_is_added(server:
 
 def test_hits_that_come_before_anything_is_known_of_the_index_can_be_deleted_too(server: served.Served, visit: Visitor) -> None:
     page = visit(server, f"/?q={quote(QUERY)}")
-    held: list[Route] = []
-    page.route("**/api/index", lambda route: held.append(route))  # Playwright takes no built-in method
+    paused: list[Route] = []
+    page.route("**/api/index", lambda route: paused.append(route))  # Playwright takes no built-in method
     page.reload()
     expect(titles(page)).to_have_count(10)
     expect(page.get_by_test_id("delete")).to_have_count(0)
-    held[0].continue_()
+    paused[0].continue_()
     expect(page.get_by_test_id("delete")).to_have_count(10)
 
 

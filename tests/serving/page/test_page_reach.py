@@ -64,7 +64,7 @@ def test_everything_can_be_done_by_keyboard(server: served.Served, visit: Visito
     expect(titles(page).first).to_be_focused()
     press_until(page, "Tab", page.get_by_test_id("why").first)
     page.keyboard.press("Enter")
-    expect(page.get_by_test_id("why-panel").first).to_contain_text("Neighbours")
+    expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
     press_until(page, "Shift+Tab", page.get_by_test_id("tab-map"))
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("map")).to_be_visible()
@@ -115,7 +115,7 @@ def accessible(page: Page) -> list[dict[str, Any]]:
         {
             "role": node["role"]["value"],
             "name": node.get("name", {}).get("value", ""),
-            "level": next((one["value"]["value"] for one in node.get("properties", []) if one["name"] == "level"), None),
+            "level": next((item["value"]["value"] for item in node.get("properties", []) if item["name"] == "level"), None),
         }
         for node in nodes
         if not node["ignored"]
@@ -141,7 +141,7 @@ def test_screen_readers_get_names_headings_and_landmarks(server: served.Served, 
     assert page.locator("html").get_attribute("lang") == "en"
     rank_queries(page, QUERY)
     page.get_by_test_id("why").first.click()
-    expect(page.get_by_test_id("why-panel").first).to_contain_text("Neighbours")
+    expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
     check_accessible(page)
     titles(page).first.click()
     expect(page.get_by_role("dialog").locator(".text")).not_to_be_empty()
@@ -189,7 +189,7 @@ def test_text_can_be_read_in_both_themes(server: served.Served, visit: Visitor, 
     page = visit(server, f"/?q={quote(QUERY)}&at=1", color_scheme=scheme)
     filled(page, "search")
     page.get_by_test_id("why").first.click()
-    expect(page.get_by_test_id("why-panel").first).to_contain_text("Neighbours")
+    expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
     for tab in VIEWS:
         show_tab(page, tab)
         assert page.evaluate(FAINT) == []
@@ -214,7 +214,7 @@ def test_nothing_is_wider_than_a_phone(server: served.Served, hostile: served.Se
         page = visit(running, f"/?q={quote(QUERY)}", failures=[401], viewport={"width": 360, "height": 740})
         filled(page, "search")
         page.get_by_test_id("why").last.click()
-        expect(page.get_by_test_id("why-panel").last).to_contain_text("Neighbours")
+        expect(page.get_by_test_id("why-panel").last).to_contain_text("Similar documents")
         for tab in VIEWS:
             show_tab(page, tab)
             assert page.locator("html").evaluate(fits), tab

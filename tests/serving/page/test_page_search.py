@@ -75,14 +75,14 @@ def test_the_address_holds_the_query_and_the_back_button_brings_it_back(server: 
 
 def test_a_late_answer_never_covers_a_newer_one(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
-    held: list[Route] = []
-    page.route("**/api/search", lambda route: held.append(route) if QUERY in (route.request.post_data or "") else route.continue_())
+    paused: list[Route] = []
+    page.route("**/api/search", lambda route: paused.append(route) if QUERY in (route.request.post_data or "") else route.continue_())
     with page.expect_request("**/api/search"):
         page.get_by_test_id("query").fill(QUERY)
     rank_queries(page, OTHER)
     expected = names(Index.open(original, device="cpu"), OTHER)
     expect(titles(page)).to_have_text(expected)
-    held[0].continue_()
+    paused[0].continue_()
     page.wait_for_timeout(300)
     expect(titles(page)).to_have_text(expected)
 
@@ -91,14 +91,14 @@ def test_a_late_answer_does_not_drop_whoever_is_in_the_list(server: served.Serve
     page = visit(server)
     rank_queries(page, OTHER)
     expect(titles(page)).to_have_count(10)
-    held: list[Route] = []
-    page.route("**/api/search", lambda route: held.append(route))  # Playwright takes no built-in method
+    paused: list[Route] = []
+    page.route("**/api/search", lambda route: paused.append(route))  # Playwright takes no built-in method
     with page.expect_request("**/api/search"):
         page.get_by_test_id("query").fill(QUERY)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(titles(page).nth(1)).to_be_focused()
-    held[0].continue_()
+    paused[0].continue_()
     expect(titles(page)).to_have_text(names(Index.open(original, device="cpu"), QUERY))
     expect(titles(page).nth(1)).to_be_focused()
 
@@ -106,16 +106,16 @@ def test_a_late_answer_does_not_drop_whoever_is_in_the_list(server: served.Serve
 def test_a_document_opens_whole(server: served.Served, corpora: list[Corpus], visit: Visitor) -> None:
     page = visit(server)
     rank_queries(page, QUERY)
-    known = {document.title: document for corpus in corpora for document in corpus.documents}[titles(page).first.inner_text()]
+    expected = {document.title: document for corpus in corpora for document in corpus.documents}[titles(page).first.inner_text()]
     titles(page).first.click()
-    dialog = page.get_by_role("dialog", name=known.title)
-    expect(dialog.locator(".text")).to_have_text(known.text)
-    expect(dialog.locator("dd")).to_have_text([str(value) for value in known.metadata.values()])
+    dialog = page.get_by_role("dialog", name=expected.title)
+    expect(dialog.locator(".text")).to_have_text(expected.text)
+    expect(dialog.locator("dd")).to_have_text([str(value) for value in expected.metadata.values()])
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_be_hidden()
 
 
-def test_why_without_prompts_shows_the_nearest_query_and_neighbours(server: served.Served, original: Path, visit: Visitor) -> None:
+def test_why_without_prompts_shows_the_nearest_query_and_neighbors(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
     rank_queries(page, QUERY)
     why = Index.open(original, device="cpu").search(QUERY, k=10, explain=True)[0].why
@@ -124,8 +124,8 @@ def test_why_without_prompts_shows_the_nearest_query_and_neighbours(server: serv
     panel = page.get_by_test_id("why-panel").first
     expect(panel).to_contain_text("This index uses no prompts")
     expect(panel.locator("q")).to_have_text(why.query)
-    expect(panel.locator("ol.neighbours button")).to_have_text([one.title for one in why.neighbors])
-    panel.locator("ol.neighbours button").first.click()
+    expect(panel.locator("ol.neighbors button")).to_have_text([neighbor.title for neighbor in why.neighbors])
+    panel.locator("ol.neighbors button").first.click()
     expect(page.get_by_role("dialog", name=why.neighbors[0].title)).to_be_visible()
     page.keyboard.press("Escape")
     page.get_by_test_id("why").first.click()
@@ -144,13 +144,13 @@ def test_why_with_prompts_shows_which_its_topic_and_the_rank_without_it(
             page.get_by_test_id("why").nth(hit.rank - 1).click()
             panel, why = page.get_by_test_id("why-panel").nth(hit.rank - 1), hit.why
             assert why is not None and why.prompt is not None and why.similarity is not None
-            expect(panel).to_contain_text(f"Number {why.prompt}, whose key is nearest to the query")
+            expect(panel).to_contain_text(f"Number {why.prompt}, whose key is most similar to the query")
             shown = panel.locator("dd").first.locator(".figure").inner_text()
             assert float(shown.replace("similarity ", "").replace("−", "-")) == pytest.approx(why.similarity, abs=0.0006)
             expect(panel.locator(".words li")).to_have_text(why.topic)
             places = why.rank_without - hit.rank
-            moved = f"so the prompt {'lifts' if places > 0 else 'lowers'} it by {abs(places)} place" if places else "the same"
-            expect(panel).to_contain_text(f"Rank {why.rank_without}, {moved}")
+            change = f"so the prompt {'lifts' if places > 0 else 'lowers'} it by {abs(places)} place" if places else "the same"
+            expect(panel).to_contain_text(f"Rank {why.rank_without}, {change}")
         past = visit(running, f"/?q={quote(QUERY)}&at=1")
         past.get_by_test_id("why").first.click()
-        expect(past.get_by_test_id("why-panel").first).to_contain_text("None was taken")  # there was none before the first addition
+        expect(past.get_by_test_id("why-panel").first).to_contain_text("No prompt was selected")  # there was none before the first addition

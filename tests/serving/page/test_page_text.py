@@ -24,7 +24,7 @@ from browsing import (
 from playwright.sync_api import Page, expect
 
 
-def unharmed(page: Page) -> None:
+def check_nothing_ran(page: Page) -> None:
     assert page.evaluate("window.hacked") is None
     assert page.locator("main :is(script, img, iframe, a), main [onload], main [onerror], main [onclick]").count() == 0
 
@@ -48,8 +48,8 @@ def test_text_of_documents_is_shown_and_never_run(hostile: served.Served, visit:
         expect(dialog.locator("dt")).to_have_text([IMAGE, "onclick"])
         expect(dialog.locator("dd")).to_have_text([text, json.dumps([SCRIPT])])
         page.keyboard.press("Escape")
-    expect(page.locator(".why-panel .neighbours").first).to_contain_text("title")
-    unharmed(page)
+    expect(page.locator(".why-panel .neighbors").first).to_contain_text("title")
+    check_nothing_ran(page)
 
 
 def test_text_of_documents_is_not_run_by_the_other_views_either(hostile: served.Served, visit: Visitor) -> None:
@@ -62,21 +62,21 @@ def test_text_of_documents_is_not_run_by_the_other_views_either(hostile: served.
         seen.add(page.locator(".map .tip").inner_text())
     assert {f"{text} title · {IMAGE}" for text in HOSTILE} <= seen
     expect(page.locator(".legend .name")).to_have_text(IMAGE)
-    unharmed(page)
+    check_nothing_ran(page)
     show_tab(page, "timeline")
     expect(page.locator(".generations .what")).to_contain_text(IMAGE)
     expect(page.locator(".ends title")).to_have_text(IMAGE)
-    unharmed(page)
+    check_nothing_ran(page)
     show_tab(page, "add")
     page.get_by_test_id("files").set_input_files(file(f"{IMAGE}.txt", SCRIPT))
     expect(page.locator(".add")).to_contain_text(f"1 document in {IMAGE}.txt")
-    page.get_by_label("Name of the corpus").fill(IMAGE)  # which is taken
+    page.get_by_label("Name of this corpus").fill(IMAGE)  # which is taken
     page.get_by_test_id("start-add").click()
     expect(page.get_by_test_id("error")).to_contain_text(f"There is a corpus named '{IMAGE}' already.")
-    unharmed(page)
+    check_nothing_ran(page)
 
 
-def test_a_token_is_asked_for_and_kept_in_this_tab_only(locked: served.Served, visit: Visitor) -> None:
+def test_a_token_is_requested_and_stored_in_this_tab_only(locked: served.Served, visit: Visitor) -> None:
     page = visit(locked, f"/?q={quote(QUERY)}", failures=[401, 403])
     expect(page.get_by_role("heading", name="A token is needed")).to_be_visible()
     expect(page.get_by_label("Token", exact=True)).to_be_focused()
