@@ -12,7 +12,7 @@ from promptdsi.bench.system_results import Measure, SystemResult, find_result, o
 from promptdsi.bench.tables import interval, score, signed
 from promptdsi.evaluation.continual import Compared, Estimate, Matrix
 from promptdsi.methods import methods
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.sequential import Sequential
 
 from . import paper_sums

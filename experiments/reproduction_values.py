@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.system_results import SystemResult, SystemResults, on_d0, on_new
 from promptdsi.bench.tables import NONE, Column, Table, interval, row, score
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 
 from . import figure_claims
 from .paper_claims import D0, NEW

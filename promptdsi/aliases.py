@@ -12,6 +12,9 @@ MANIFEST = {"facts": "metadata"}
 RUN_RECORD = {"cell": "run", "chosen": "prompt_counts"}  # docs/experiments.md
 EXPERIMENT_SYSTEM = {"dial": "parameter"}  # [[system]] of an experiment file
 
+SAVED_METHOD = {"dead": "deleted", "facts": "metadata"}
+METHOD_METADATA = {"row_length": "row_norm", "first_rows": "d0_rows", "memory": "replay"}
+
 # Method options: flat keywords until 0.x, now fields of records. One old name may stand for several new ones.
 METHOD_OPTIONS: dict[str, tuple[str, ...]] = {
     "pooling": ("encoding.pooling",),

@@ -9,7 +9,7 @@ from promptdsi.bench.report import Heading, Part, Text
 from promptdsi.bench.schema import CorpusSizes
 from promptdsi.bench.system_results import SystemResults
 from promptdsi.bench.tables import Column, Table, TableRow, row
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 
 COUNTS = {"documents": "documents", "train": "train queries", "dev": "dev queries", "test": "test queries", "pseudo": "pseudo-queries"}
 

@@ -18,7 +18,7 @@ from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, rea
 from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.options import current_params, flatten_params
 

@@ -15,7 +15,7 @@ from promptdsi.bench.schema import CorpusSizes, Split, StepRecord, StreamData, T
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.streams import Stream
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
-from promptdsi.methods.method import Method
+from promptdsi.methods.base import Method
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import uncached_seconds, use_cache

@@ -19,7 +19,7 @@ from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.metrics import QueryRanks
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
-from promptdsi.methods.method import Method
+from promptdsi.methods.base import Method
 from promptdsi.methods.options import current_params, flatten_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.prompts import make_strategy

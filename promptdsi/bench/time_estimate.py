@@ -13,7 +13,7 @@ from promptdsi.bench.plan import Experiment
 from promptdsi.bench.runs import D0, Run, RunStore, default_params
 from promptdsi.bench.schema import D0Description, Params, RunDescription
 from promptdsi.methods import methods
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.sequential import Sequential
 
 # Queries trained on per second with MiniLM on two cores (docs/results/bench-training.md): encoder frozen, or everything trained.

@@ -14,7 +14,7 @@ from promptdsi.corpus.records import SPLITS
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.metrics import QueryRanks
 from promptdsi.files import atomic_write
-from promptdsi.methods.method import Method, Result
+from promptdsi.methods.base import Method, Result
 
 
 class EvalQuery(NamedTuple):

@@ -200,7 +200,7 @@ def _measured(method: PromptDSI, corpus: Corpus, report: Report, progress: Progr
     """Dev Hits@10 where there are dev queries, and the documents none of whose own queries finds them in ten."""
     dev = rank_queries(method, load_queries(corpus, "dev"))
     found = float(values("Hits@10", dev.query_ranks).mean()) if dev.query_ranks else None
-    report = replace(report, dev_hits10=found, dev_queries=len(dev.query_ranks), truncated=method.cut_documents_)
+    report = replace(report, dev_hits10=found, dev_queries=len(dev.query_ranks), truncated=method.truncated_documents_)
     if report.fast:
         return report
     asked = method.training_pairs(corpus, new=len(method.model_.rows.blocks) > 1)

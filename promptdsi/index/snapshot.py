@@ -73,11 +73,11 @@ def ids_of(store: Store, manifest: Manifest) -> list[Ids]:
 
 def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
     """The method of a generation. `last` names a corpus whose rows stand behind all others, so that they can learn."""
-    from promptdsi.methods.storage import Block, Learned, assemble
+    from promptdsi.methods.storage import DocumentBlock, Learned, assemble
 
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     ids, firsts = ids_of(store, manifest), manifest.firsts()
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     deleted: set[int] = set()
     gone, here = manifest.deleted_positions(), 0
     for number in order:
@@ -87,7 +87,7 @@ def method_of(store: Store, manifest: Manifest, *, device: str = "auto", last: i
             raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
         deleted |= {here + place for place in gone[number]}
         here += entry.count
-        blocks.append(Block(named(ids[number].docids, firsts[number]), rows))
+        blocks.append(DocumentBlock(named(ids[number].docids, firsts[number]), rows))
     held = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),

@@ -1,4 +1,4 @@
-"""BM25: words and their counts, through bm25s. No model, no training, and no forgetting; the old documents are needed again.
+"""BM25 through bm25s: no model, no training and no forgetting; the old documents are needed again.
 
 method = BM25().fit(d0).add(d1)
 """
@@ -19,7 +19,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write
-from promptdsi.methods.method import Method, Result, check_k
+from promptdsi.methods.base import Method, Result, check_k
 from promptdsi.progress import Progress, silent
 
 WORD = re.compile(r"\w+")
@@ -27,14 +27,14 @@ WORD = re.compile(r"\w+")
 
 @dataclass(kw_only=True)
 class BM25(Method):
-    """Lucene's variant over title and text. Inverse document frequencies change with every corpus, so the words are kept."""
+    """Lucene's variant over title and text. Inverse document frequencies change with every corpus, so all words are stored."""
 
     name: ClassVar[str] = "bm25"
     rehearsal_free: ClassVar[bool] = False
 
     k1: float = 1.5
     b: float = 0.75
-    train_queries: bool = False  # a document is found by the words of its train queries too
+    train_queries: bool = False  # index the words of a document's train queries too
 
     docids_: list[str] = field(init=False, repr=False, compare=False)
     words_: list[list[str]] = field(init=False, repr=False, compare=False)
@@ -49,10 +49,10 @@ class BM25(Method):
         if present := {document.docid for document in corpus.documents} & set(self.docids_):
             raise UsageError(f"docid {min(present)!r} is there already")
         self.docids_ = [*self.docids_, *(document.docid for document in corpus.documents)]
-        asked: dict[str, list[str]] = {}
+        queries: dict[str, list[str]] = {}
         for pair in corpus.pairs("train", kinds=("annotated",)) if self.train_queries else ():
-            asked.setdefault(pair.docid, []).append(pair.query.text)
-        texts = (" ".join([document.title, document.text, *asked.get(document.docid, [])]) for document in corpus.documents)
+            queries.setdefault(pair.docid, []).append(pair.query.text)
+        texts = (" ".join([document.title, document.text, *queries.get(document.docid, [])]) for document in corpus.documents)
         self.words_ = [*self.words_, *(words_of(text) for text in texts)]
         self._index()
         return self
@@ -60,20 +60,20 @@ class BM25(Method):
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)
         queries = [queries] if isinstance(queries, str) else list(queries)
-        found = []
+        results = []
         for scores in self._scores(queries):
             best = np.lexsort((self.order_, -scores))[:k]
-            found.append(Result([self.docids_[place] for place in best], scores[best].tolist()))
-        return found
+            results.append(Result([self.docids_[position] for position in best], scores[best].tolist()))
+        return results
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-        place = {docid: number for number, docid in enumerate(self.docids_)}
-        if unknown := [docid for docid in docids if docid not in place]:
+        position = {docid: number for number, docid in enumerate(self.docids_)}
+        if unknown := [docid for docid in docids if docid not in position]:
             raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
         ranks = np.empty(len(docids), dtype=np.int64)
         for number, (scores, docid) in enumerate(zip(self._scores(queries), docids, strict=True)):
-            own = place[docid]
-            ahead = (scores > scores[own]) | ((scores == scores[own]) & (self.order_ < self.order_[own]))
+            target = position[docid]
+            ahead = (scores > scores[target]) | ((scores == scores[target]) & (self.order_ < self.order_[target]))
             ranks[number] = 1 + ahead.sum()
         return ranks
 
@@ -82,18 +82,18 @@ class BM25(Method):
         return sum(len(word.encode("utf-8")) for words in self.words_ for word in words)
 
     def save(self, folder: str | Path) -> None:
-        said = {"method": self.name, "params": self.get_params(), "docids": self.docids_, "words": self.words_}
+        content = {"method": self.name, "params": self.get_params(), "docids": self.docids_, "words": self.words_}
         with atomic_write(Path(folder) / "method.json") as file:
-            file.write((json.dumps(said, ensure_ascii=False) + "\n").encode("utf-8"))
+            file.write((json.dumps(content, ensure_ascii=False) + "\n").encode("utf-8"))
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         path = Path(folder) / "method.json"
         if not path.is_file():
             raise DataError("holds no saved method", path=folder)
-        said = json.loads(path.read_text("utf-8"))
-        method = cls.from_params(said["params"])
-        method.docids_, method.words_ = said["docids"], said["words"]
+        content = json.loads(path.read_text("utf-8"))
+        method = cls.from_params(content["params"])
+        method.docids_, method.words_ = content["docids"], content["words"]
         method._index()
         return method
 
@@ -101,19 +101,19 @@ class BM25(Method):
         import bm25s
 
         self.index_ = bm25s.BM25(k1=self.k1, b=self.b)
-        # A document of stop words alone still needs a place; bm25s takes a word nobody can ask for.
+        # bm25s takes no empty document: one of stop words alone gets a word that no query contains.
         self.index_.index([words or ["\0"] for words in self.words_], show_progress=False)
         self.order_ = np.argsort(np.argsort(np.array(self.docids_, dtype=object), kind="stable"))
 
     def _scores(self, queries: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         """The score of every document for each query: (N,)."""
         for query in queries:
-            known = [word for word in words_of(query) if word in self.index_.vocab_dict]
-            yield self.index_.get_scores(known) if known else np.zeros(len(self.docids_), dtype=np.float32)
+            words = [word for word in words_of(query) if word in self.index_.vocab_dict]
+            yield self.index_.get_scores(words) if words else np.zeros(len(self.docids_), dtype=np.float32)
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words without stop words; letters and digits alone count too, which bm25s's own tokeniser drops.
+    """Lower-case words without stop words; single letters and digits count, which bm25s's own tokenizer drops.
 
     Examples
     --------

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.methods.neural import NeuralMethod
+from promptdsi.methods.base import Method
 from promptdsi.methods.options import Encoding
+from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
@@ -22,7 +23,7 @@ from promptdsi.progress import Progress, silent
 
 
 @dataclass(kw_only=True)
-class Dense(NeuralMethod):
+class Dense(VectorSearch, Method):
     """Cosine of the query's vector with the documents', pooled as the backbone was trained: of `encoding` only token limits count."""
 
     name: ClassVar[str] = "dense"
@@ -44,7 +45,7 @@ class Dense(NeuralMethod):
         model = DSI(backbone.encoder, make_strategy("none"), pooling=backbone.pooling, normalize=True)
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.model_.encoder.freeze()
-        self.tokenizer_, self.cut_documents_ = backbone.tokenizer, 0
+        self.tokenizer_, self.truncated_documents_ = backbone.tokenizer, 0
 
     def metadata(self) -> dict[str, Any]:
         return {"pooling": self.model_.pooling}

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.methods.base import Method
 from promptdsi.methods.bm25 import BM25
-from promptdsi.methods.neural import NeuralMethod
-from promptdsi.methods.options import Training, flatten_params
+from promptdsi.methods.options import SCHEDULES, Training, check_options
+from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
@@ -39,9 +40,10 @@ from promptdsi.training.examples import TrainingPair, training_pairs_of
 from promptdsi.training.stages import autocast
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 
-LEAST = {"fit.batch_size": 1, "hard_negatives": 0, "pseudo_queries": 1, "fit.epochs": 0, "fit.lr": 0.0, "encoding.dropout": 0.0}
-LEAST |= {"encoding.scale": 1e-6}
-TOKENS_KEPT = 8_192  # of a step's passages, 3 to 4 GB with MiniLM; beyond, layers run twice rather than be kept for the backward pass
+LEAST = {"hard_negatives": 0, "pseudo_queries": 1, "fit.batch_size": 1, "fit.epochs": 0, "fit.lr": 0, "encoding.dropout": 0}
+CHOICES = {"fit.schedule": SCHEDULES}
+# Tokens of a step's passages whose activations are stored, 3 to 4 GB with MiniLM; beyond, layers run again in the backward pass.
+STORED_TOKENS = 8_192
 Loss = Callable[[Sequence[Tensor]], Tensor]
 
 
@@ -53,7 +55,7 @@ class Triples(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class DPR(NeuralMethod):
+class DPR(VectorSearch, Method):
     """Learned state: `model_` (query tower, and the documents' vectors as rows), `document_encoder_`, `logs_`.
 
     A document is its first `passage_tokens` tokens (fewer if the backbone reads fewer) and one vector, of free length unless
@@ -76,14 +78,14 @@ class DPR(NeuralMethod):
         """Train both towers on D0, freeze them, and encode D0's documents."""
         if join().size > 1:
             raise UsageError("dpr trains in one process: start it without torchrun")
-        loss = ranking_loss(self.encoding.scale)  # first: it says at once when its library is missing
+        loss = ranking_loss(self.encoding.scale)  # first, because it fails at once when its library is missing
         self.start(load_backbone(self.backbone, offline=self.offline))
-        asked = asked_first(corpus, pseudo=self.pseudo_queries, seed=self.seed)
-        documents = with_hard_negatives(corpus, asked, count=self.hard_negatives, progress=progress)
-        triples = Triples(self.tokenizer_.encode([one.text for one in asked], max_tokens=self.encoding.max_tokens).ids, documents)
+        pairs = tower_pairs(corpus, pseudo=self.pseudo_queries, seed=self.seed)
+        documents = with_hard_negatives(corpus, pairs, count=self.hard_negatives, progress=progress)
+        triples = Triples(self.tokenizer_.encode([pair.text for pair in pairs], max_tokens=self.encoding.max_tokens).ids, documents)
         plan = Plan(self.fit_options.epochs, self.fit_options.batch_size, self.fit_options.schedule, self.seed)
         towers = Towers(self.model_, self._tower(self.document_encoder_), self.tokenizer_)
-        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options.lr, plan, progress=progress)
+        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options, plan, progress=progress)
         self._freeze()
         self.add(corpus, progress=progress)
         self.logs_ = [log]
@@ -109,18 +111,15 @@ class DPR(NeuralMethod):
 
     def start(self, backbone: Backbone) -> None:
         """Two towers around one backbone: equal, and not yet trained."""
-        params, encoding = flatten_params(self.get_params()), self.encoding
-        for option, least in LEAST.items():
-            if params[option] < least:
-                raise UsageError(f"{option}={params[option]} is less than {least}")
-        encoder = backbone.encoder
+        check_options(self.get_params(), CHOICES, LEAST | {"encoding.scale": 1e-6})
+        encoder, encoding = backbone.encoder, self.encoding
         encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
         if not 3 <= encoding.max_tokens <= encoder.config.max_tokens or self.passage_tokens < 3:
-            said = f"encoding.max_tokens={encoding.max_tokens}, passage_tokens={self.passage_tokens}"
-            raise UsageError(f"{said} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}")
+            limits = f"encoding.max_tokens={encoding.max_tokens}, passage_tokens={self.passage_tokens}"
+            raise UsageError(f"{limits} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}")
         self.model_ = self._tower(encoder).to(torch.device(torch_device(self.device)))
         self.document_encoder_ = copy.deepcopy(self.model_.encoder)
-        self.tokenizer_, self.cut_documents_, self.logs_ = backbone.tokenizer, 0, []
+        self.tokenizer_, self.truncated_documents_, self.logs_ = backbone.tokenizer, 0, []
 
     def metadata(self) -> dict[str, Any]:
         return {"corpora": len(self.logs_)}
@@ -147,7 +146,7 @@ class DPR(NeuralMethod):
         texts = [whole_text(document) for document in corpus.documents]
         most = min(self.passage_tokens, self.document_encoder_.config.max_tokens)
         ids, truncated = self.tokenizer_.encode(texts, max_tokens=most)
-        self.cut_documents_ = sum(truncated)
+        self.truncated_documents_ = sum(truncated)
         return ids
 
 
@@ -160,7 +159,7 @@ class Towers(NamedTuple):
 
 
 def learn_towers(
-    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, lr: float, plan: Plan, *, progress: Progress = silent
+    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, options: Training, plan: Plan, *, progress: Progress = silent
 ) -> TrainingLog:
     """Train both towers. Like DPR, a step does not look whether two of its queries ask for the same document.
 
@@ -173,29 +172,37 @@ def learn_towers(
         numbers = triples.documents[batch].T  # (1 + hard, B): positives first
         with autocast(device):
             queries = towers.queries.unprompted(towers.tokenizer.pad([triples.ids[number] for number in batch], device))  # (B, D)
-            found = passage_vectors(towers, [passages[number] for number in numbers.ravel().tolist()])  # ((1 + hard) B, D)
-        return loss([queries.float(), *found.float().chunk(len(numbers))])
+            documents = passage_vectors(towers, [passages[number] for number in numbers.ravel().tolist()])  # ((1 + hard) B, D)
+        return loss([queries.float(), *documents.float().chunk(len(numbers))])
 
     named = {
         f"{side}.{name}": weight for side in ("queries", "documents") for name, weight in getattr(towers, side).encoder.named_parameters()
     }
     towers.queries.train()
     towers.documents.train()
-    return train(step, [Group(named, lr)], [len(one) for one in triples.ids], plan, what="learning D0", progress=progress)
+    return train(
+        step,
+        [Group(named, options.lr, options.encoder_decay)],
+        [len(query) for query in triples.ids],
+        plan,
+        what="learning D0",
+        progress=progress,
+    )
 
 
 def passage_vectors(towers: Towers, ids: Sequence[Ids]) -> Tensor:
     """Vectors of documents, with gradients: (n, D). In parts of like length, so that a long document pads few others."""
     from torch.utils.checkpoint import checkpoint
 
-    lengths = [len(one) for one in ids]
-    keep = sum(lengths) <= TOKENS_KEPT
+    lengths = [len(passage) for passage in ids]
+    store = sum(lengths) <= STORED_TOKENS
     parts = by_length(lengths, TOKENS_PER_BATCH)
-    found = []
+    encode = towers.documents.unprompted
+    vectors = []
     for part in parts:
         tokens = towers.tokenizer.pad([ids[number] for number in part], device_of(towers.documents))
-        found.append(towers.documents.unprompted(tokens) if keep else checkpoint(towers.documents.unprompted, tokens, use_reentrant=False))
-    return torch.cat(found)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+        vectors.append(encode(tokens) if store else checkpoint(encode, tokens, use_reentrant=False))
+    return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
 
 
 def ranking_loss(scale: float = 1.0) -> Loss:
@@ -215,28 +222,28 @@ def ranking_loss(scale: float = 1.0) -> Loss:
     return lambda vectors: loss.compute_loss_from_embeddings(list(vectors), no_labels)
 
 
-def asked_first(corpus: Corpus, *, pseudo: int, seed: int) -> list[TrainingPair]:
-    """What the towers learn from: annotated train queries; where there are none, pseudo-queries."""
+def tower_pairs(corpus: Corpus, *, pseudo: int, seed: int) -> list[TrainingPair]:
+    """What the towers are trained on: annotated train queries; where there are none, pseudo-queries."""
     annotated = [TrainingPair(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))]
     return annotated or training_pairs_of(corpus, pseudo=pseudo, seed=seed)
 
 
-def with_hard_negatives(corpus: Corpus, asked: Sequence[TrainingPair], *, count: int, progress: Progress = silent) -> NDArray[np.int64]:
-    """For each query the number of its document, then of BM25's best documents that it should not find: (n, 1 + count).
+def with_hard_negatives(corpus: Corpus, pairs: Sequence[TrainingPair], *, count: int, progress: Progress = silent) -> NDArray[np.int64]:
+    """For each query the number of its document, then of BM25's best documents that are not relevant: (n, 1 + count).
 
     Fewer than `count` where the corpus has no more.
     """
-    place = {document.docid: number for number, document in enumerate(corpus.documents)}
-    wanted: dict[str, set[str]] = {}
-    for one in asked:
-        wanted.setdefault(one.text, set()).add(one.docid)
-    count = min(count, len(place) - max(map(len, wanted.values()), default=0))
-    negatives: dict[str, list[int]] = {text: [] for text in wanted}
+    position = {document.docid: number for number, document in enumerate(corpus.documents)}
+    relevant: dict[str, set[str]] = {}
+    for pair in pairs:
+        relevant.setdefault(pair.text, set()).add(pair.docid)
+    count = min(count, len(position) - max(map(len, relevant.values()), default=0))
+    negatives: dict[str, list[int]] = {text: [] for text in relevant}
     if count:
         bm25 = BM25().fit(corpus)
-        with progress("finding hard negatives", total=len(wanted), unit="queries") as advance:
-            for text, own in wanted.items():
-                best = bm25.search([text], k=count + len(own))[0].docids
-                negatives[text] = [place[docid] for docid in best if docid not in own][:count]
+        with progress("finding hard negatives", total=len(relevant), unit="queries") as advance:
+            for text, docids in relevant.items():
+                best = bm25.search([text], k=count + len(docids))[0].docids
+                negatives[text] = [position[docid] for docid in best if docid not in docids][:count]
                 advance(1)
-    return np.array([[place[one.docid], *negatives[one.text]] for one in asked], dtype=np.int64)
+    return np.array([[position[pair.docid], *negatives[pair.text]] for pair in pairs], dtype=np.int64)

@@ -1,26 +1,26 @@
 """DSI++ as the paper runs it: Sequential, with a few stored pseudo-queries of earlier documents mixed in.
 
-At each step 1/32 of all earlier documents are drawn, one pseudo-query each (METHOD 8 derives the rate from the published
-results); the original's sharpness-aware optimiser is not part of the paper's baseline.
+At each step 1/32 of all earlier documents are drawn, one pseudo-query each: the rate follows from the published results. The
+original's sharpness-aware optimizer is not part of the paper's baseline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.methods.memory import Remembering
+from promptdsi.methods.dsi_method import Pairs
+from promptdsi.methods.replay import ReplayBuffer
 from promptdsi.methods.sequential import Sequential
-from promptdsi.training.examples import TrainingPair, training_pairs_of
+from promptdsi.training.examples import training_pairs_of
 
 
 @dataclass(kw_only=True)
-class DSIPlusPlus(Remembering, Sequential):
-    """`replay` is the share of earlier documents that are rehearsed at each step."""
+class DSIPlusPlus(Sequential):
+    """`replay` is the share of earlier documents that are replayed at each step."""
 
     name: ClassVar[str] = "dsi++"
     rehearsal_free: ClassVar[bool] = False
@@ -28,17 +28,13 @@ class DSIPlusPlus(Remembering, Sequential):
 
     replay: float = 1 / 32
 
-    def prepare(self, corpus: Corpus) -> None:
-        self.memory_ = []
-        self.remember(corpus, ())
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        self.store(corpus, ())
 
-    def remember(self, corpus: Corpus, asked: Sequence[TrainingPair]) -> None:
-        self.keep(training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False))
+    def store(self, corpus: Corpus, pairs: Pairs) -> None:
+        pseudo = training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False)
+        self.replay_ = (self.replay_ or ReplayBuffer()).with_pairs(pseudo)
 
-    def rehearsed(self) -> list[TrainingPair]:
-        queries: dict[str, list[str]] = {}
-        for one in self.memory_:
-            queries.setdefault(one.docid, []).append(one.text)
+    def replayed(self) -> Pairs:
         rng = np.random.default_rng([self.seed, len(self.logs_)])
-        drawn = rng.choice(sorted(queries), size=round(self.replay * len(queries)), replace=False)
-        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in drawn]
+        return self.replay_.sample(self.replay, rng) if self.replay_ else ()

@@ -17,18 +17,17 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.methods.dsi import DSIMethod
-from promptdsi.methods.settings import Trial, best_of, drawn
+from promptdsi.methods.dsi_method import DSIMethod, Pairs
+from promptdsi.methods.incdsi_search import Trial, best_settings, sample_settings
 from promptdsi.progress import Progress, silent
-from promptdsi.training.convex import RowSolver, Settings, checked
-from promptdsi.training.encoding import query_vectors
+from promptdsi.training.convex import ConvexSettings, RowSolver, check_settings
 from promptdsi.training.examples import mean_by_row
 from promptdsi.training.training import TrainingLog
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Many small products one after the other: threads would spend their time waiting for each other."""
+    """Many small products in sequence: threads would spend their time waiting for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -52,7 +51,7 @@ class ConvexOptions:
 
 @dataclass(kw_only=True)
 class IncDSI(DSIMethod):
-    """Margins are in the units of training scores, scale · query · row. Learned state: also `means_`, one per row (N, D)."""
+    """Learned state: also `means_`, the mean query vector of each row's document (N, D)."""
 
     name: ClassVar[str] = "incdsi"
     rehearsal_free: ClassVar[bool] = False
@@ -64,65 +63,65 @@ class IncDSI(DSIMethod):
     means_: Tensor = field(init=False, repr=False, compare=False)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ConvexSettings:
         options = self.add_options
-        return checked(Settings(options.weight, options.margin_new, options.margin_old, options.ridge))
+        return check_settings(ConvexSettings(options.weight, options.margin_new, options.margin_old, options.ridge))
 
-    def prepare(self, corpus: Corpus) -> None:
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
         """Cache the mean query vector of every document of D0."""
-        vectors, targets = self._vectors(corpus, new=False)
-        self.means_ = mean_by_row(vectors, targets, 0, len(corpus))
+        pairs = self.training_pairs(corpus) if pairs is None else pairs
+        self.means_ = self.mean_queries(corpus, pairs, self.encode([pair.text for pair in pairs]))
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        vectors, targets = self._vectors(corpus, new=True, progress=progress)
-        start = self.row_start(corpus, self.add_options.row_init, length=self.row_length_, progress=progress)
-        rows = self.solve(vectors, targets, start, self.settings, progress)
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+        pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
+        vectors = self.encode([pair.text for pair in pairs], progress=progress)
+        start = self.initial_rows(corpus, self.add_options.row_init, norm=self.row_norm_, pairs=pairs, progress=progress)
+        rows = self.solve(vectors, self._positions(corpus, pairs), start, self.settings, progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], rows)
         self.model_.rows.freeze()
-        self.means_ = torch.cat([self.means_, mean_by_row(vectors, targets, 0, len(corpus))])
+        self.means_ = torch.cat([self.means_, self.mean_queries(corpus, pairs, vectors)])
         self.logs_.append(TrainingLog())
         return self
 
-    def solve(self, vectors: Tensor, targets: Tensor, start: Tensor, settings: Settings, progress: Progress = silent) -> Tensor:
-        """Rows (k, D) of new documents, one after the other; `targets` (n,) says whose query each vector (n, D) is."""
+    def solve(self, vectors: Tensor, targets: Tensor, start: Tensor, settings: ConvexSettings, progress: Progress = silent) -> Tensor:
+        """Rows (k, D) of new documents, one after the other; `targets` (n,) is the document of each query vector (n, D)."""
+        scale, passes = self.encoding.scale, self.add_options.passes
         present = torch.cat([block.detach() for block in self.model_.rows.blocks])
         means = mean_by_row(vectors, targets, 0, len(start))
         queries: Sequence[Tensor] = [means[number : number + 1] for number in range(len(start))]
         if self.add_options.constraints == "each":
             queries = [vectors[targets == number] for number in range(len(start))]
-        scaled = [self.encoding.scale * each for each in queries]
         deleted = torch.zeros(len(present), dtype=torch.bool, device=present.device)
         deleted[sorted(self.model_.rows.deleted)] = True
-        solver = RowSolver(present, self.encoding.scale * self.means_, settings, deleted=deleted)
-        with one_thread(), progress("solving rows", total=self.add_options.passes * len(start), unit="documents") as advance:
-            rows = solver.add_all(scaled, start, advance=advance)
-            for _ in range(self.add_options.passes - 1):
+        solver = RowSolver(present, scale * self.means_, settings, deleted=deleted)
+        with one_thread(), progress("solving rows", total=passes * len(start), unit="documents") as advance:
+            rows = solver.add_all([scale * each for each in queries], start, advance=advance)
+            for _ in range(passes - 1):
                 rows = solver.again(advance=advance)
         return rows.to(present)
 
     def search_settings(
         self, old: Corpus, tune: Corpus, *, trials: int, fixed: dict[str, float] | None = None, progress: Progress = silent
     ) -> dict[str, Any]:
-        """Choose weight, margins and ridge, but for `fixed` ones, on documents no stage trains on; old dev queries weigh most."""
-        vectors, targets = self._vectors(tune, new=True)
-        start = self.row_start(tune, self.add_options.row_init, length=self.row_length_)
+        """Choose weight, margins and ridge, except those `fixed`, on held-out documents; old dev queries weigh most."""
+        pairs = self.training_pairs(tune, new=True)
+        vectors, targets = self.encode([pair.text for pair in pairs]), self._positions(tune, pairs)
+        start = self.initial_rows(tune, self.add_options.row_init, norm=self.row_norm_, pairs=pairs)
         trial = Trial(self, old, tune)
         tried = []
         with progress("searching settings", total=trials, unit="settings") as advance:
-            for settings in (one._replace(**(fixed or {})) for one in drawn(trials, seed=self.seed)):
-                tried.append((settings, trial.value(self.solve(vectors, targets, start, settings))))
+            for settings in sample_settings(trials, seed=self.seed):
+                settings = settings._replace(**(fixed or {}))
+                tried.append((settings, trial.evaluate(self.solve(vectors, targets, start, settings))))
                 advance(1)
-        chosen = best_of(tried)
+        chosen = best_settings(tried)
         self.add_options = replace(self.add_options, **chosen._asdict())
-        return {"chosen": chosen._asdict(), "tried": [{**one._asdict(), **value._asdict()} for one, value in tried]}
+        return {"chosen": chosen._asdict(), "tried": [{**settings._asdict(), **score._asdict()} for settings, score in tried]}
 
-    def _vectors(self, corpus: Corpus, *, new: bool, progress: Progress = silent) -> tuple[Tensor, Tensor]:
-        """Vectors of a corpus's queries (n, D), and the place of each one's document in the corpus (n,)."""
-        asked = self.training_pairs(corpus, new=new)
-        place = {document.docid: number for number, document in enumerate(corpus.documents)}
-        ids = self.tokenizer_.encode([one.text for one in asked], max_tokens=self.encoding.max_tokens).ids
-        vectors = query_vectors(self.model_, ids, self.tokenizer_, progress=progress)
-        return vectors, torch.tensor([place[one.docid] for one in asked], device=vectors.device)
+    def _positions(self, corpus: Corpus, pairs: Pairs) -> Tensor:
+        """The position in the corpus of each pair's document: (n,)."""
+        position = {document.docid: number for number, document in enumerate(corpus.documents)}
+        return torch.tensor([position[pair.docid] for pair in pairs], device=self.model_.encoder.word.weight.device)
 
     @property
     def encodes_as_d0(self) -> bool:
@@ -137,3 +136,12 @@ class IncDSI(DSIMethod):
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().load_metadata(metadata, tensors)
         self.means_ = tensors["means"]
+
+
+@dataclass(kw_only=True)
+class IncDSIStar(IncDSI):
+    """IncDSI*: the rows of the newest corpus are solved again and again, each against all others; ten passes, as the paper reports."""
+
+    name: ClassVar[str] = "incdsi*"
+
+    add_options: ConvexOptions = ConvexOptions(passes=10)

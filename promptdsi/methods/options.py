@@ -161,6 +161,17 @@ def check_params(method: str, flat: Mapping[str, Any], defaults: Mapping[str, An
     return checked
 
 
+def check_options(params: Mapping[str, Any], choices: Mapping[str, tuple[str, ...]], least: Mapping[str, float]) -> None:
+    """Refuse values that are none of the choices, or less than the least, by dotted name."""
+    flat = flatten_params(params)
+    for option, allowed in choices.items():
+        if flat[option] not in allowed:
+            raise UsageError(f"{option}={flat[option]!r} is none of {', '.join(allowed)}")
+    for option, bound in least.items():
+        if flat[option] < bound:
+            raise UsageError(f"{option}={flat[option]} is less than {bound}")
+
+
 def _typed(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, float) and type(value) is int:
         return float(value)

@@ -19,15 +19,15 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
-from promptdsi.methods.dsi import BEST_D0, DSIMethod
+from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
 from promptdsi.methods.options import SCHEDULES, RowOptions, Training
 from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import keep_states, selection_vectors
-from promptdsi.training.lengths import fitted_lengths
+from promptdsi.training.encoding import encode_once, lower_states, selection_vectors
+from promptdsi.training.row_norms import fitted_norms
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_prompts, learn_rows
 from promptdsi.training.topics import ENGINES, Topics, mine_topics
 from promptdsi.training.training import Plan, TrainingLog
@@ -42,7 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
 
 @dataclass(kw_only=True)
 class PromptDSI(DSIMethod):
-    """Learned state: also `topics_` (words, for people)."""
+    """Learned state: also `topics_`, whose words serve people."""
 
     name: ClassVar[str] = "promptdsi"
     rehearsal_free: ClassVar[bool] = True
@@ -56,12 +56,7 @@ class PromptDSI(DSIMethod):
     }
     least: ClassVar[dict[str, float]] = DSIMethod.least | {
         "add.batch_size": 1,
-        "add.epochs": 0,
-        "add.lr": 0.0,
-        "add.row_lr": 0.0,
-        "add.row_decay": 0.0,
-        "rows.row_norm_scale": 0.0,
-        "rows.anchor_weight": 0.0,
+        **dict.fromkeys(("add.epochs", "add.lr", "add.row_lr", "add.row_decay", "rows.row_norm_scale", "rows.anchor_weight"), 0),
     }
 
     prompts: str = "s++"
@@ -69,76 +64,58 @@ class PromptDSI(DSIMethod):
     selection: str = "single"
     prefix_space: str = "post"
     topic_engine: str = "kmeans"
-    add_options: Training = Training(epochs=10, lr=1e-4, row_lr=1e-4, schedule="epochs")
+    add_options: Training = Training(epochs=10, lr=1e-4, row_lr=1e-4, schedule="epochs")  # `lr` is the prompts'
     rows: RowOptions = RowOptions()
 
     topics_: Topics | None = field(init=False, repr=False, compare=False)
 
-    def add(self, corpus: Corpus, *, train: bool = True, progress: Progress = silent) -> Self:
-        """Learn the next corpus: nothing of an earlier one is read, and nothing of it changes.
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
+        """Train on the next corpus: nothing of an earlier one is read, and nothing of it changes.
 
-        Without `train` the rows are the documents' vectors, ready as soon as they are encoded; `tune` trains them later.
-        Whatever goes wrong, Ctrl-C included, leaves the method as it was.
+        `pairs` are its `training_pairs(new=True)`, where the caller has them already. Without `train` the rows are the documents'
+        vectors, ready as soon as they are encoded; `tune` trains them later. Any failure, Ctrl-C included, leaves the method as
+        it was.
         """
         if train:
             self.check_trainable()
         before, blocks = {name: tensor.clone() for name, tensor in self.model_.strategy.state().items()}, len(self.model_.rows.blocks)
-        how = self.add_options.row_init if train else "document"
+        row_init = self.add_options.row_init if train else "document"
         try:
-            start = self._sized(self.row_start(corpus, how, length=self.row_length_, progress=progress), how)
-            self.model_.rows.grow([document.docid for document in corpus.documents], start)
-            self.logs_.append(self._train_newest(corpus, progress) if train else TrainingLog())
+            with encode_once(self.encodes_as_d0):
+                if pairs is None and (train or row_init == "queries"):
+                    pairs = self.training_pairs(corpus, new=True)
+                rows = self.initial_rows(corpus, row_init, norm=self.row_norm_, pairs=pairs, progress=progress)
+                rows = self._with_norms(rows, row_init)
+                self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+                self.logs_.append(self._train_newest(pairs or (), progress) if train else TrainingLog())
         except BaseException:
             if len(self.model_.rows.blocks) > blocks:
                 self.model_.rows.drop_last()
             self.model_.strategy.load_state(before)
             raise
         finally:
-            self._settle()
+            self.freeze()
         return self
 
-    def _sized(self, start: Tensor, how: str) -> Tensor:
-        """Starting rows (n, D) at the length the options ask for; random ones are left alone unless lengths are held."""
-        if how == "random" and not self.rows.fix_row_norm:
-            return start
-        rows = self.model_.rows.blocks[0].detach()  # D0's: later rows have lengths by rule, not by training
-        lengths: Tensor | float = (
-            self.row_length_ if self.rows.row_norm == "mean" else fitted_lengths(rows, start, otherwise=self.row_length_)
-        )
-        return self.rows.row_norm_scale * lengths * unit(start)
-
-    def tune(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Train the newest rows, which were added untrained, for the corpus they belong to."""
+    def tune(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+        """Train the newest rows, which were added untrained, on the corpus they belong to. `pairs` as in `add`."""
         self.check_trainable()
         newest = self.model_.rows.docids[-len(self.model_.rows.blocks[-1]) :]
         if other := {document.docid for document in corpus.documents} - set(newest):
             raise ValueError(f"{min(other)!r} is not among the newest rows")
         self.model_.rows.learn_last()
         try:
-            self.logs_.append(self._train_newest(corpus, progress))
+            self.logs_.append(self._train_newest(self.training_pairs(corpus, new=True) if pairs is None else pairs, progress))
         finally:
-            self._settle()
+            self.freeze()
         return self
 
-    def _settle(self) -> None:
-        self.model_.eval()
-        self.model_.rows.freeze()
+    def freeze(self) -> None:
+        super().freeze()
         self.model_.strategy.freeze()
 
-    def _train_newest(self, corpus: Corpus, progress: Progress) -> TrainingLog:
-        examples = self.examples(self.training_pairs(corpus, new=True))
-        options = self.add_options
-        rates = Rates(0.0, options.row_lr, options.lr, 0.0, options.row_decay)
-        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed + len(self.logs_))
-        softmax = Softmax(self.encoding.scale, self.rows.softmax_scope)
-        if self.prompts == "none":
-            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
-        kept = keep_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
-        self.model_.strategy.begin_corpus(kept.query)
-        return learn_prompts(self.model_, examples, kept, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
-
     def check_trainable(self) -> None:
-        """Refuse to train rows without an option that was removed and that all earlier rows were trained with."""
+        """Refuse to train rows without a removed option that the method was configured with."""
         if self.retired:
             options = ", ".join(f"{name}={value}" for name, value in self.retired.items())
             raise UsageError(
@@ -146,27 +123,47 @@ class PromptDSI(DSIMethod):
                 "but new rows cannot be trained; create it anew without that option"
             )
 
+    def _with_norms(self, rows: Tensor, row_init: str) -> Tensor:
+        """Initial rows (n, D) at the norms the options ask for; random ones are left alone unless norms are fixed."""
+        if row_init == "random" and not self.rows.fix_row_norm:
+            return rows
+        norms: Tensor | float = self.row_norm_
+        if self.rows.row_norm == "fitted":  # on D0's rows: the norms of later ones are set, not trained
+            norms = fitted_norms(self.model_.rows.blocks[0].detach(), rows, default=self.row_norm_)
+        return self.rows.row_norm_scale * norms * unit(rows)
+
+    def _train_newest(self, pairs: Pairs, progress: Progress) -> TrainingLog:
+        examples, options = self.examples(pairs), self.add_options
+        rates = Rates(0.0, options.row_lr, options.lr, 0.0, options.row_decay)
+        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed + len(self.logs_))
+        softmax = Softmax(self.encoding.scale, self.rows.softmax_scope)
+        if self.prompts == "none":
+            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
+        states = lower_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
+        self.model_.strategy.begin_corpus(states.query)
+        return learn_prompts(self.model_, examples, states, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
+
     def retention(self) -> RetentionLoss:
-        """What keeps old documents retrievable while the newest rows learn."""
+        """What keeps old documents retrievable while the newest rows train."""
         return RetentionLoss(self.rows.fix_row_norm, self.rows.anchor_weight)
 
     def prompt_counts(self, queries: Sequence[str]) -> list[int] | None:
-        """How many queries choose each prompt; None where prompts are not chosen (none, and CODA's weighted sum)."""
+        """How many queries select each prompt; None where none is selected (no prompts, or CODA's weighted sum)."""
         strategy = self.model_.strategy
         if not len(strategy.prompts) or not strategy.chooses:
             return None
         ids = self.tokenizer_.encode(list(queries), max_tokens=self.encoding.max_tokens).ids
-        chosen = strategy.select(selection_vectors(self.model_, ids, self.tokenizer_)).ids
-        return torch.bincount(cast("Tensor", chosen), minlength=sum(len(block) for block in strategy.prompts)).tolist()
+        selected = strategy.select(selection_vectors(self.model_, ids, self.tokenizer_)).ids
+        return torch.bincount(cast("Tensor", selected), minlength=sum(len(block) for block in strategy.prompts)).tolist()
 
     def trained_parameters(self) -> int:
-        """Rows and pools of all new corpora; keys that are fixed (topics) do not count."""
+        """Rows and prompt pools of all new corpora; fixed keys (topics) do not count."""
         sizes = self.model_.strategy.sizes()
         fixed = sizes["keys"] if self.model_.strategy.wants_topics else 0
         return super().trained_parameters() + sum(sizes.values()) - fixed
 
     def extra_bytes(self) -> int:
-        return 4 * sum(self.model_.strategy.sizes().values())
+        return super().extra_bytes() + 4 * sum(self.model_.strategy.sizes().values())
 
     def metadata(self) -> dict[str, Any]:
         topics = {"words": self.topics_.words, "labels": self.topics_.labels.tolist()} if self.topics_ else None
@@ -188,16 +185,16 @@ class PromptDSI(DSIMethod):
     def strategy(self) -> PromptStrategy:
         return make_strategy(self.prompts, **{"seed": self.seed, **self.prompt_options})
 
-    def path(self) -> dict[str, str]:
+    def prompt_keywords(self) -> dict[str, str]:
         return {"selection": self.selection, "prefix_space": self.prefix_space}
 
-    def prepare(self, corpus: Corpus) -> None:
-        """Mine topics, and let the strategy see D0's selection vectors, where it wants them."""
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        """Mine topics and give the strategy D0's selection vectors, where it uses them."""
         strategy = self.model_.strategy
-        asks = strategy.center or strategy.null_prompt or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
-        if strategy.name == "none" or not asks:
-            return  # nothing of D0 is needed later: no pass over its queries
-        examples = self.examples(self.training_pairs(corpus))
+        uses_d0 = strategy.center or strategy.null_prompt or strategy.wants_topics or type(strategy).prepare is not PromptStrategy.prepare
+        if strategy.name == "none" or not uses_d0:
+            return
+        examples = self.examples(self.training_pairs(corpus) if pairs is None else pairs)
         queries = selection_vectors(self.model_, examples.ids, self.tokenizer_)
         topic_of_query: Tensor | None = None
         if strategy.wants_topics:

@@ -3,28 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
+from promptdsi.aliases import METHOD_METADATA, SAVED_METHOD, renamed
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.devices import torch_device
+from promptdsi.model.dsi import DSI
 from promptdsi.model.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from promptdsi.methods.neural import NeuralMethod
-
-Kind = TypeVar("Kind", bound="NeuralMethod")
-FORMAT = 2
+FORMAT, EARLIEST_FORMAT = 3, 2
 
 
-class Block(NamedTuple):
+class SavedMethod(Protocol):
+    """What storage needs of a method; see `VectorSearch`."""
+
+    name: ClassVar[str]
+    backbone: str
+    device: str
+    model_: DSI
+    tokenizer_: Tokenizer
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> Self: ...
+    def get_params(self) -> dict[str, Any]: ...
+    def start(self, backbone: Backbone) -> None: ...
+    def metadata(self) -> dict[str, Any]: ...
+    def tensors(self) -> dict[str, Tensor]: ...
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None: ...
+
+
+Kind = TypeVar("Kind", bound=SavedMethod)
+
+
+class DocumentBlock(NamedTuple):
     """Documents that arrived together, and their rows (n, D)."""
 
     docids: Sequence[str]
@@ -37,19 +56,20 @@ class Learned(NamedTuple):
     config: EncoderConfig
     encoder: dict[str, Tensor]
     tokenizer: str
-    blocks: list[Block]
+    blocks: list[DocumentBlock]
     deleted: set[int]
     prompts: dict[str, Tensor]
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind:
-    """A method as it was: frozen, ready to search and to learn the next corpus."""
+def assemble(kind: type[Kind], params: Mapping[str, Any], learned: Learned) -> Kind:
+    """A method as it was saved: frozen, ready to search and to train on the next corpus."""
     method = kind.from_params(params)
+    metadata = renamed(learned.metadata, METHOD_METADATA)
     encoder = encoder_from(learned.config, learned.encoder)
     tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
-    method.start(Backbone(method.backbone, encoder, tokenizer, learned.metadata.get("pooling", "mean")))
+    method.start(Backbone(method.backbone, encoder, tokenizer, metadata.get("pooling", "mean")))
     device = torch.device(torch_device(method.device))
     rows = method.model_.rows
     rows.deleted = set(learned.deleted)
@@ -59,12 +79,12 @@ def assemble(kind: type[Kind], params: dict[str, Any], learned: Learned) -> Kind
     method.model_.strategy.load_state(learned.prompts)
     method.model_.to(device).eval()
     method.model_.encoder.freeze()
-    method.load_metadata(learned.metadata, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
+    method.load_metadata(metadata, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
     return method
 
 
-def save_method(method: NeuralMethod, folder: Path) -> None:
-    """Weights first, the description last: a folder that has `method.json` has everything."""
+def save_method(method: SavedMethod, folder: Path) -> None:
+    """Weights first, the description last: a folder that has `method.json` is complete."""
     model = method.model_
     for name, tensors in (
         ("encoder", model.encoder.state_dict()),
@@ -84,40 +104,40 @@ def save_method(method: NeuralMethod, folder: Path) -> None:
         "params": method.get_params(),
         "encoder": model.encoder.config.to_json(),
         "docids": model.rows.docids,
-        "dead": sorted(model.rows.deleted),
-        "facts": method.metadata(),
+        "deleted": sorted(model.rows.deleted),
+        "metadata": method.metadata(),
     }
     with atomic_write(folder / "method.json") as file:
         file.write((json.dumps(description, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
 def load_method(kind: type[Kind], folder: Path, device: str | None = None) -> Kind:
-    """A method as it was saved: the same scores."""
+    """A method as it was saved: the same scores. Formats of earlier releases are read through `promptdsi.aliases`."""
     from safetensors.torch import load_file
 
     path = folder / "method.json"
     if not path.is_file():
         raise DataError("holds no saved method", path=folder)
-    said = json.loads(path.read_text("utf-8"))
-    if said["format"] != FORMAT or said["method"] != kind.name:
-        raise DataError(f"holds a {said['method']} of format {said['format']}, expected {kind.name} of format {FORMAT}", path=path)
-    docids = iter(said["docids"])
+    saved = renamed(json.loads(path.read_text("utf-8")), SAVED_METHOD)
+    if not EARLIEST_FORMAT <= saved["format"] <= FORMAT or saved["method"] != kind.name:
+        raise DataError(f"holds a {saved['method']} of format {saved['format']}, expected {kind.name} of format {FORMAT}", path=path)
+    docids = iter(saved["docids"])
     rows = [block for _, block in sorted(load_file(folder / "rows.safetensors").items())]
     learned = Learned(
-        EncoderConfig(**said["encoder"]),
+        EncoderConfig(**saved["encoder"]),
         load_file(folder / "encoder.safetensors"),
         (folder / "tokenizer.json").read_text("utf-8"),
-        [Block([next(docids) for _ in range(len(block))], block) for block in rows],
-        set(said["dead"]),
+        [DocumentBlock([next(docids) for _ in range(len(block))], block) for block in rows],
+        set(saved["deleted"]),
         load_file(folder / "prompts.safetensors"),
-        said["facts"],
+        saved["metadata"],
         load_file(folder / "extra.safetensors") if (folder / "extra.safetensors").is_file() else {},
     )
-    return assemble(kind, said["params"] | ({"device": device} if device else {}), learned)
+    return assemble(kind, saved["params"] | ({"device": device} if device else {}), learned)
 
 
 def to_bytes(tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors as a safetensors file, always the same bytes for the same tensors."""
+    """Tensors as a safetensors file: the same bytes for the same tensors."""
     from safetensors.torch import save
 
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}, metadata)

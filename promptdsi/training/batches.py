@@ -1,6 +1,6 @@
-"""Batches: queries tokenised once, bucketed by length with a seeded shuffle, so that little is padded.
+"""Batches: examples bucketed by length after a seeded shuffle, so that little is padded.
 
-A batch is a list of example numbers; what is looked up by them (ids, cached states, vectors, targets) is the caller's.
+A batch is an array of example numbers; the caller looks up ids, cached states, vectors and targets by them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Numbers = NDArray[np.int64]
 
 
 def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[Numbers]:
-    """One epoch's batches: every example once, neighbours of like length, in an order that seed and epoch decide."""
+    """One epoch's batches: every example once, those of similar length together, in an order that seed and epoch decide."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
     measure = np.asarray(lengths)
@@ -24,8 +24,8 @@ def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) 
     for start in range(0, len(order), WINDOW * batch_size):
         window = order[start : start + WINDOW * batch_size]
         window = window[np.argsort(measure[window], kind="stable")]
-        batches += [window[place : place + batch_size] for place in range(0, len(window), batch_size)]
-    return [batches[place] for place in rng.permutation(len(batches))]
+        batches += [window[first : first + batch_size] for first in range(0, len(window), batch_size)]
+    return [batches[number] for number in rng.permutation(len(batches))]
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[Numbers]:

@@ -1,4 +1,4 @@
-"""Checkpoints of a running training: weights, optimiser moments and random state as safetensors, the rest as JSON.
+"""Checkpoints of a running training: weights, optimizer moments and random state as safetensors, the rest as JSON.
 
 A checkpoint belongs to one plan on one set of examples; one from another training is not used.
 """
@@ -17,7 +17,7 @@ from promptdsi.files import atomic_write
 
 
 class Checkpoint:
-    """A folder with one file; the file is replaced atomically, so it is always whole."""
+    """A folder with one file; the file is replaced atomically, so it is never half written."""
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
@@ -32,20 +32,20 @@ class Checkpoint:
             tensors[f"weight:{name}"] = parameter.detach().contiguous()
             for key, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{key}:{name}"] = value.contiguous() if isinstance(value, Tensor) else torch.tensor(value)
-        facts = {"identity": self.identity, "done": str(done)}
+        header = {"identity": self.identity, "done": str(done)}
         with atomic_write(self.path) as file:
-            file.write(save(tensors, metadata=facts))
+            file.write(save(tensors, metadata=header))
 
     def load(self, named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, losses: list[float]) -> int:
-        """Restore a checkpoint of this very training, if there is one, and return the number of steps it had done."""
+        """Restore a checkpoint of this same training, if there is one; the number of steps it had done."""
         from safetensors import safe_open
 
         if not self.path.exists():
             return 0
         with safe_open(self.path, "pt") as file:
-            facts = file.metadata() or {}
+            header = file.metadata() or {}
             shapes = {name: list(file.get_slice(f"weight:{name}").get_shape()) for name in named if f"weight:{name}" in file.keys()}  # noqa: SIM118
-            if facts.get("identity") != self.identity or shapes != {name: list(p.shape) for name, p in named.items()}:
+            if header.get("identity") != self.identity or shapes != {name: list(p.shape) for name, p in named.items()}:
                 return 0
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         for name, parameter in named.items():
@@ -56,10 +56,10 @@ class Checkpoint:
                 optimizer.state[named[owner]][key] = tensor.to(named[owner].device) if tensor.ndim else tensor
         set_random_state(device_of(named), tensors["random"])
         losses.extend(tensors["losses"].tolist())
-        return int(facts["done"])
+        return int(header["done"])
 
     def remove(self) -> None:
-        """The training is done: its checkpoint serves nobody. Nothing else in the folder is ours to delete."""
+        """Delete the checkpoint of a finished training, and nothing else that is in the folder."""
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()

@@ -1,7 +1,9 @@
-"""Training over several processes (`torchrun`): each encodes its part of a batch and holds its part of the rows.
+"""Training over several processes (`torchrun`): each encodes its part of a batch and stores its shard of the rows.
 
-The softmax over all rows is exact: torch's tensor-parallel cross-entropy over rows sharded by document. The encoder is
-data-parallel: its gradients are summed. Two processes therefore follow the same loss curve as one.
+Rows are sharded by document rather than replicated (DDP), because they and their optimizer moments are what grows with the
+corpus: at a million documents of width 384 they take 4.6 GB, which two processes halve; replicas would each hold all of it. The softmax
+over all rows is exact: torch's tensor-parallel cross-entropy. The encoder is data-parallel: its gradients are summed. Two
+processes therefore follow the same loss curve as one.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class World(NamedTuple):
-    """This process's place among those that train together."""
+    """This process's rank among those that train together."""
 
     rank: int = 0
     size: int = 1
@@ -31,19 +33,19 @@ class World(NamedTuple):
         return batch[self.rank :: self.size] if self.rank < len(batch) else batch[:1]
 
     def order(self, batch: Numbers) -> Numbers:
-        """The whole batch in the order in which `gather` puts it together."""
+        """The batch in the order in which `gather` concatenates it."""
         import numpy as np
 
         return np.concatenate([batch[rank :: self.size] for rank in range(self.size)])
 
 
 def work_alone() -> None:
-    """This process does what follows by itself, whatever torchrun started: the others have gone home."""
+    """From now on this process trains alone: the others that torchrun started have ended."""
     os.environ["WORLD_SIZE"] = "1"
 
 
 def join() -> World:
-    """Join the processes torchrun started; alone there is nothing to join."""
+    """Join the processes that torchrun started, if it did."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return World()
     import torch.distributed as dist
@@ -56,7 +58,7 @@ def join() -> World:
 
 
 def share(content: bytes = b"") -> bytes:
-    """Bytes of the first process, given to all: only that one reads files."""
+    """Broadcast bytes of the first process, the only one that reads files."""
     import torch.distributed as dist
 
     size = torch.tensor([len(content)])
@@ -76,12 +78,12 @@ def gather(local: Tensor, world: World, count: int) -> Tensor:
     dist.all_gather(parts, padded)
     sizes = [len(range(rank, count, world.size)) for rank in range(world.size)]
     trimmed = [part[:size] for part, size in zip(parts, sizes, strict=True)]
-    trimmed[world.rank] = local[: sizes[world.rank]]  # a process without a part has encoded one query in vain
+    trimmed[world.rank] = local[: sizes[world.rank]]  # without the query that a process without a part encoded
     return torch.cat(trimmed)
 
 
 class ShardedRows:
-    """The learning block of D0, cut by document over the processes."""
+    """The block of rows that trains, sharded by document over the processes."""
 
     def __init__(self, rows: Tensor, world: World) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -91,25 +93,25 @@ class ShardedRows:
         self.parameter = nn.Parameter(distribute_tensor(rows.detach(), self.mesh, [Shard(0)]))
 
     def cross_entropy(self, vectors: Tensor, targets: Tensor, *, scale: float) -> Tensor:
-        """Mean cross-entropy over all rows, each process scoring its own: (B, D), (B,) → scalar."""
+        """Mean cross-entropy over all rows, each process scoring its shard: (B, D), (B,) → scalar."""
         from torch.distributed.tensor import DTensor, Replicate
         from torch.distributed.tensor.parallel import loss_parallel
 
-        everywhere = DTensor.from_local(vectors, self.mesh, [Replicate()])
+        replicated = DTensor.from_local(vectors, self.mesh, [Replicate()])
         with loss_parallel():
-            loss: Any = F.cross_entropy(scale * everywhere @ self.parameter.T, targets)
-            # The backward pass of a sharded softmax must run in this context too, so it is not left to the caller.
+            loss: Any = F.cross_entropy(scale * replicated @ self.parameter.T, targets)
+            # The backward pass of a sharded softmax must run in this context too, so the caller does not run it.
             loss.backward()
         return torch.as_tensor(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach()
 
-    def whole(self) -> Tensor:
-        """All rows, put together again."""
-        found: Any = self.parameter.detach()
-        return torch.as_tensor(found.full_tensor())
+    def all_rows(self) -> Tensor:
+        """All rows, gathered from every process."""
+        sharded: Any = self.parameter.detach()
+        return torch.as_tensor(sharded.full_tensor())
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up the processes' gradients: each has seen a part of the batch of one common mean loss."""
+    """Sum the gradients of all processes: each has seen a part of the batch of one common mean loss."""
     import torch.distributed as dist
 
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -1,4 +1,4 @@
-"""Encode many texts at once, each in a batch of like length: query vectors, selection vectors, document vectors, states."""
+"""Encode many texts, each in a batch of similar length: query vectors, selection vectors, document vectors, lower-layer states."""
 
 from __future__ import annotations
 
@@ -25,29 +25,34 @@ TOKENS_PER_BATCH = 4096
 
 @dataclass
 class EncodingCache:
-    """Vectors one frozen encoder has made before, in main memory, by a checksum of the texts, and what making them took."""
+    """Vectors that a frozen encoder has computed, in main memory, by a checksum of the texts, and the seconds that took."""
 
     vectors: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
-    spared: float = 0.0  # seconds not spent again
+    seconds_saved: float = 0.0
 
 
-_known: ContextVar[EncodingCache | None] = ContextVar("known", default=None)
+_cache: ContextVar[EncodingCache | None] = ContextVar("cache", default=None)
 
 
 @contextlib.contextmanager
-def use_cache(known: EncodingCache | None) -> Iterator[None]:
-    """Within it nothing is encoded twice. Only for an encoder that is the same throughout and takes no prompts."""
-    before = _known.set(known)
+def use_cache(cache: EncodingCache | None) -> Iterator[None]:
+    """Encode no list of texts twice within this context. Only for an encoder that does not change and takes no prompts."""
+    before = _cache.set(cache)
     try:
         yield
     finally:
-        _known.reset(before)
+        _cache.reset(before)
+
+
+def encode_once(enabled: bool) -> contextlib.AbstractContextManager[None]:
+    """A cache for this context alone, if enabled and no cache is in use already."""
+    return use_cache(EncodingCache()) if enabled and _cache.get() is None else contextlib.nullcontext()
 
 
 def uncached_seconds() -> float:
-    """Seconds that go on as if everything were encoded anew: what a run would take that nobody ran before."""
-    known = _known.get()
-    return time.perf_counter() + (known.spared if known else 0.0)
+    """A clock that counts cached encodings as if they were computed anew: the time of a run without a cache."""
+    cache = _cache.get()
+    return time.perf_counter() + (cache.seconds_saved if cache else 0.0)
 
 
 def encode_with(
@@ -60,39 +65,32 @@ def encode_with(
     progress: Progress = silent,
 ) -> Tensor:
     """`function` of every text, in the order given: (n, D)."""
-    known = _known.get()
-    if known is None:
-        return _encoded(function, ids, tokenizer, device, what, progress)
-    name = hashlib.sha256(b"".join(len(one).to_bytes(8) + one.tobytes() for one in ids)).hexdigest()
-    if name in known.vectors:
-        vectors, seconds = known.vectors[name]
-        known.spared += seconds
-        return vectors.to(device, copy=True)
+    cache = _cache.get()
+    key = hashlib.sha256(b"".join(len(text).to_bytes(8) + text.tobytes() for text in ids)).hexdigest() if cache else ""
+    if cache and key in cache.vectors:
+        cached, seconds = cache.vectors[key]
+        cache.seconds_saved += seconds
+        return cached.to(device, copy=True)
     started = time.perf_counter()
-    vectors = _encoded(function, ids, tokenizer, device, what, progress)
-    kept = vectors.to("cpu", copy=True)  # which also waits for an accelerator to be done
-    known.vectors[name] = kept, time.perf_counter() - started
+    vectors = _encode(function, ids, tokenizer, device, what, progress)
+    if cache:
+        copied = vectors.to("cpu", copy=True)  # which also waits for an accelerator to finish
+        cache.vectors[key] = copied, time.perf_counter() - started
     return vectors
 
 
 @torch.no_grad()
-def _encoded(
-    function: Callable[[Tokens], Tensor],
-    ids: Sequence[Ids],
-    tokenizer: Tokenizer,
-    device: torch.device,
-    what: str,
-    progress: Progress,
+def _encode(
+    function: Callable[[Tokens], Tensor], ids: Sequence[Ids], tokenizer: Tokenizer, device: torch.device, what: str, progress: Progress
 ) -> Tensor:
-    lengths = [len(one) for one in ids]
-    found: list[Tensor | None] = [None] * len(ids)
+    encoded: list[Tensor | None] = [None] * len(ids)
     with progress(what, total=len(ids), unit="texts") as advance:
-        for batch in by_length(lengths, TOKENS_PER_BATCH):
+        for batch in by_length([len(text) for text in ids], TOKENS_PER_BATCH):
             vectors = function(tokenizer.pad([ids[number] for number in batch], device))
             for number, vector in zip(batch, vectors.unbind(0), strict=True):
-                found[number] = vector
+                encoded[number] = vector
             advance(len(batch))
-    return torch.stack([vector for vector in found if vector is not None]) if ids else torch.empty(0, 0, device=device)
+    return torch.stack([vector for vector in encoded if vector is not None]) if ids else torch.empty(0, 0, device=device)
 
 
 def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, progress: Progress = silent) -> Tensor:
@@ -102,7 +100,7 @@ def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, promp
 
 
 def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> Tensor:
-    """What prompts are chosen by: (n, D)."""
+    """The vectors that prompts are selected by: (n, D)."""
     return encode_with(
         lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, device_of(model), what="selecting"
     )
@@ -116,7 +114,7 @@ def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: To
     return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
 
 
-class KeptStates(NamedTuple):
+class LowerStates(NamedTuple):
     """States entering the first prompted layer, of each query (T, D), and the selection vectors (n, D)."""
 
     entering: list[Tensor]
@@ -131,19 +129,19 @@ class KeptStates(NamedTuple):
 
 
 @torch.no_grad()
-def keep_states(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, progress: Progress = silent) -> KeptStates:
+def lower_states(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, progress: Progress = silent) -> LowerStates:
     """Run the frozen lower layers once for every query."""
     entering: list[Tensor] = [torch.empty(0)] * len(ids)
     queries = torch.empty(len(ids), model.encoder.config.width, device=device_of(model))
     with progress("running frozen layers", total=len(ids), unit="queries") as advance:
-        for batch in by_length([len(one) for one in ids], TOKENS_PER_BATCH):
+        for batch in by_length([len(query) for query in ids], TOKENS_PER_BATCH):
             tokens = tokenizer.pad([ids[number] for number in batch], device_of(model))
             states = model.enter(tokens)  # (B, T, D)
             queries[torch.from_numpy(batch)] = model.selection_vector(tokens, states)
             for number, state in zip(batch, states, strict=True):
                 entering[number] = state[: len(ids[number])].clone()
             advance(len(batch))
-    return KeptStates(entering, queries)
+    return LowerStates(entering, queries)
 
 
 def device_of(model: DSI) -> torch.device:

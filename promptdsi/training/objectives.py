@@ -1,4 +1,4 @@
-"""Cross-entropy over rows that mostly do not learn.
+"""Cross-entropy over rows of which most are frozen.
 
 The softmax runs over all seen rows in pieces, so memory is bounded at millions of rows; no gradient is ever formed for a
 frozen row, and none for the query vectors where those are constants.
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 
-KEEP_SCORES = 1 << 25  # below this many scores the first sweep's are kept for the second (128 MiB in float32)
+STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
 
 def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float = 1.0, scope: str = "all_seen") -> Tensor:
@@ -38,7 +38,7 @@ def cross_entropy_given_old(
 ) -> Tensor:
     """The same for constant query vectors whose log-sum-exp over all old rows is known: one product with the new rows only.
 
-    `targets` and `dead` count from the first new row.
+    `targets` and `deleted` count from the first new row.
     """
     fresh = scale * vectors @ new.T  # (B, n)
     if deleted is not None and len(deleted):
@@ -49,7 +49,7 @@ def cross_entropy_given_old(
 
 @torch.no_grad()
 def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0) -> Tensor:
-    """log Σ exp(score) over the living rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
+    """log Σ exp(score) over the live rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
     end = sum(len(block) for block in list(rows.blocks)[:blocks])
     deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
     totals = []
@@ -64,31 +64,31 @@ def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0
 
 def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor) -> Tensor:
     scores = scale * (vectors @ piece.T)  # (B, n)
-    here = deleted[(deleted >= first) & (deleted < first + len(piece))]
-    return scores.index_fill_(1, here - first, -torch.inf) if len(here) else scores
+    inside = deleted[(deleted >= first) & (deleted < first + len(piece))]
+    return scores.index_fill_(1, inside - first, -torch.inf) if len(inside) else scores
 
 
 class _RowCrossEntropy(torch.autograd.Function):
-    """Two sweeps over the pieces: log-sum-exp, then block probabilities. Gradients: vectors (if asked), learning rows."""
+    """Two passes over the pieces: log-sum-exp, then probabilities. Gradients: vectors (if they need one), trained rows."""
 
     @staticmethod
     def forward(
         ctx: Any, vectors: Tensor, learning: Tensor, pieces: list[tuple[int, Tensor]], targets: Tensor, scale: float, deleted: Tensor
     ) -> Tensor:
         total = vectors.new_full((len(vectors),), -torch.inf)
-        own = vectors.new_full((len(vectors),), -torch.inf)
-        keep = sum(len(piece) for _, piece in pieces) * len(vectors) <= KEEP_SCORES
-        kept: list[Tensor] = []
+        target_scores = vectors.new_full((len(vectors),), -torch.inf)
+        store = sum(len(piece) for _, piece in pieces) * len(vectors) <= STORED_SCORES
+        stored: list[Tensor] = []
         for first, piece in pieces:
             scores = _scores(vectors, first, piece, scale, deleted)
             total = torch.logaddexp(total, torch.logsumexp(scores, 1))
-            here = (targets >= first) & (targets < first + len(piece))
-            own[here] = scores[here, targets[here] - first]
-            if keep:
-                kept.append(scores)
+            inside = (targets >= first) & (targets < first + len(piece))
+            target_scores[inside] = scores[inside, targets[inside] - first]
+            if store:
+                stored.append(scores)
         ctx.save_for_backward(vectors, learning, targets, total, deleted)
-        ctx.pieces, ctx.kept, ctx.scale = pieces, kept, scale
-        return total - own
+        ctx.pieces, ctx.stored, ctx.scale = pieces, stored, scale
+        return total - target_scores
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
@@ -100,11 +100,11 @@ class _RowCrossEntropy(torch.autograd.Function):
         for number, (first, piece) in enumerate(ctx.pieces):
             learns = wants_rows and first >= first_learning
             if not learns and to_vectors is None:
-                continue  # neither side of this product learns
-            scores = ctx.kept[number] if ctx.kept else _scores(vectors, first, piece, ctx.scale, deleted)
+                continue  # neither side of this product is trained
+            scores = ctx.stored[number] if ctx.stored else _scores(vectors, first, piece, ctx.scale, deleted)
             share = torch.exp(scores - total[:, None])  # (B, n) probabilities
-            here = (targets >= first) & (targets < first + len(piece))
-            share[here, targets[here] - first] -= 1
+            inside = (targets >= first) & (targets < first + len(piece))
+            share[inside, targets[inside] - first] -= 1
             share *= (ctx.scale * gradient)[:, None]
             if to_vectors is not None:
                 to_vectors += share @ piece

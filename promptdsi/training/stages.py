@@ -1,4 +1,4 @@
-"""What learns when: three ways to use the one training loop.
+"""What trains when: three ways to use the one training loop.
 
 - `learn_everything`: D0, encoder and rows.
 - `learn_rows`: a new corpus without prompts. Query vectors never change, so they are computed once and only rows train.
@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,12 +19,11 @@ from torch import Tensor
 from promptdsi.model.arrays import unit
 from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Encoded
-from promptdsi.model.rows import Rows
 from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.batches import Numbers
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
-from promptdsi.training.encoding import KeptStates, device_of, query_vectors
+from promptdsi.training.encoding import LowerStates, device_of, query_vectors
 from promptdsi.training.examples import Examples
 from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
 from promptdsi.training.training import Group, Plan, TrainingLog, train
@@ -41,25 +40,25 @@ class Rates(NamedTuple):
 
 
 class Replay(Protocol):
-    """What stands for old queries while new rows learn."""
+    """Old queries that are trained on again while new rows train."""
 
-    def draw(self, rows: Rows, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """`count` query vectors (count, D) and the old rows they should find (count,)."""
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Random query vectors (count, D) and the old rows they should retrieve (count,)."""
 
 
 class RetentionLoss(NamedTuple):
-    """What keeps the old found: rows held at the length they started with, how strongly they are held near the direction they
-    started in, and what stands for old queries in each batch."""
+    """What keeps old documents retrievable: row norms fixed at their initial values, a penalty `anchor_weight` on leaving the
+    initial direction, and old queries that each step replays."""
 
-    hold_length: bool = False
-    anchor: float = 0.0
+    fix_row_norm: bool = False
+    anchor_weight: float = 0.0
     replay: Replay | None = None
-    drawn: int = 0
-    weight: float = 1.0
+    replay_size: int = 0
+    weight: float = 1.0  # of the replayed queries' loss
 
 
 class Softmax(NamedTuple):
-    """What new rows are learned with: scores are multiplied by `scale`, over all seen rows or the new ones alone."""
+    """What new rows are trained with: scores are multiplied by `scale`, over all seen rows or the new ones alone."""
 
     scale: float
     scope: str = "all_seen"
@@ -76,9 +75,9 @@ def learn_everything(
     what: str = "learning D0",
     progress: Progress = silent,
 ) -> TrainingLog:
-    """D0: every weight of the encoder and every row, on (query → document), cross-entropy over all rows.
+    """Train every weight of the encoder and every row on (query → document), by cross-entropy over all rows.
 
-    Under torchrun the processes share the work; every one ends with the whole model.
+    Under torchrun the processes share the work; every one ends with the complete model.
     """
     world = join()
     model.train()
@@ -100,12 +99,12 @@ def learn_everything(
 
     rows = model.rows.blocks[-1] if sharded is None else sharded.parameter
     groups = [Group(encoder, rates.encoder, rates.encoder_decay), Group({"rows": rows}, rates.rows, rates.row_decay)]
-    # Several processes would each write the checkpoint of their own shard: only a single one keeps it.
-    kept = checkpoint if world.size == 1 else None
-    trained_on = {"checkpoint": kept, "identity": identity_of(model, examples) if kept else ""}
-    log = train(step, groups, examples.lengths, plan, **trained_on, what=what, progress=progress)  # type: ignore[arg-type]
+    resume: dict[str, Any] = {}
+    if checkpoint and world.size == 1:  # of several processes each would write a checkpoint of its own shard
+        resume = {"checkpoint": checkpoint, "identity": identity_of(model, examples)}
+    log = train(step, groups, examples.lengths, plan, **resume, what=what, progress=progress)
     if sharded is not None:
-        model.rows.blocks[-1].data.copy_(sharded.whole())
+        model.rows.blocks[-1].data.copy_(sharded.all_rows())
     model.eval()
     return log
 
@@ -121,35 +120,38 @@ def learn_rows(
     *,
     progress: Progress = silent,
 ) -> TrainingLog:
-    """New rows only, on query vectors computed once. The old rows enter as one number per query, their log-sum-exp."""
-    model.eval()
+    """Train new rows only, on query vectors computed once."""
+    model.eval()  # no dropout: the encoder is frozen, and its vectors are the ones that search will see
     vectors = query_vectors(model, examples.ids, tokenizer, progress=progress)  # (n, D)
     rows = model.rows
     new = rows.blocks[-1]
     first_new = len(rows) - len(new)
-    places = examples.targets.to(vectors.device) - first_new
+    positions = examples.targets.to(vectors.device) - first_new
+    # Neither old rows nor vectors change, so the old rows' part of the softmax is one number per query for the whole training.
     if softmax.scope == "new_only":
         old = vectors.new_full((len(vectors),), -torch.inf)
     else:
         old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=softmax.scale)  # (n,)
+    # Rows deleted before `tune` are still in the block, but no document any more: they must not take part in the softmax.
     deleted = torch.tensor(
         sorted(number - first_new for number in rows.deleted if number >= first_new), dtype=torch.long, device=vectors.device
     )
-    replayed, strayed = _replayed(model, retention, softmax.scale, plan.seed), _strayed(new, retention.anchor)
+    retained = _retention_loss(model, retention, softmax.scale, plan.seed)
 
     def step(batch: Numbers) -> Tensor:
-        chosen = torch.from_numpy(batch)
-        loss = cross_entropy_given_old(vectors[chosen], new, old[chosen], places[chosen], scale=softmax.scale, deleted=deleted).mean()
-        return loss + replayed() + strayed()
+        numbers = torch.from_numpy(batch)
+        loss = cross_entropy_given_old(vectors[numbers], new, old[numbers], positions[numbers], scale=softmax.scale, deleted=deleted).mean()
+        return retained(loss)
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
-    return train(step, groups, [1] * len(vectors), plan, after_step=_holding(new, retention), what="learning rows", progress=progress)
+    # All vectors have the same size, so batches need no bucketing by length: every example counts as length 1.
+    return train(step, groups, [1] * len(vectors), plan, after_step=_norm_fixer(new, retention), what="learning rows", progress=progress)
 
 
 def learn_prompts(
     model: DSI,
     examples: Examples,
-    kept: KeptStates,
+    states: LowerStates,
     tokenizer: Tokenizer,
     rates: Rates,
     plan: Plan,
@@ -158,76 +160,72 @@ def learn_prompts(
     *,
     progress: Progress = silent,
 ) -> TrainingLog:
-    """New rows and the strategy's open prompts and keys, from kept states of the frozen lower layers."""
+    """Train new rows and the strategy's open prompts and keys, from stored states of the frozen lower layers."""
     model.train()
     device = device_of(model)
     targets = examples.targets.to(device)
     new = model.rows.blocks[-1]
-    replayed, strayed = _replayed(model, retention, softmax.scale, plan.seed), _strayed(new, retention.anchor)
+    retained = _retention_loss(model, retention, softmax.scale, plan.seed)
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
-        chosen = torch.from_numpy(batch)
+        numbers = torch.from_numpy(batch)
         with autocast(device):
-            encoded: Encoded = model(tokens, entering=kept.batch(batch.tolist(), tokens), query=kept.query[chosen])
-        loss = cross_entropy(encoded.vectors, model.rows, targets[chosen], scale=softmax.scale, scope=softmax.scope).mean()
-        return loss + encoded.selection.loss + replayed() + strayed()  # type: ignore[no-any-return]
+            encoded: Encoded = model(tokens, entering=states.batch(batch.tolist(), tokens), query=states.query[numbers])
+        loss = cross_entropy(encoded.vectors, model.rows, targets[numbers], scale=softmax.scale, scope=softmax.scope).mean()
+        return retained(loss + encoded.selection.loss)
 
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
+    # Lazy: a batch selects a few prompts of a pool, and the others must not move by stale momentum.
     groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
-    log = train(step, groups, examples.lengths, plan, after_step=_holding(new, retention), what="learning prompts", progress=progress)
+    log = train(step, groups, examples.lengths, plan, after_step=_norm_fixer(new, retention), what="learning prompts", progress=progress)
     model.eval()
     return log
 
 
 def identity_of(model: DSI, examples: Examples) -> str:
-    """What is trained on what, before it is trained: settings, weights, starting rows, queries and targets."""
+    """A checksum of what is trained on what: settings, weights, initial rows, queries and targets."""
     digest = hashlib.sha256(json.dumps([model.pooling, model.normalize, model.scale, model.encoder.config.to_json()]).encode())
     for tensor in model.state_dict().values():
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    for one in examples.ids:
-        digest.update(one.tobytes())
+    for query in examples.ids:
+        digest.update(query.tobytes())
     digest.update(examples.targets.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
 def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the accelerator has it; the processor computes in float32."""
-    able = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or device.type == "mps"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=able)
+    """bfloat16 where the accelerator has it; the CPU computes in float32."""
+    supported = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or device.type == "mps"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=supported)
 
 
-def _holding(rows: Tensor, retention: RetentionLoss) -> Callable[[], None]:
-    """Put rows back to the length they started with after each step, where it is held."""
-    lengths = rows.detach().norm(dim=1, keepdim=True).clone()  # (n, 1)
+def _norm_fixer(rows: Tensor, retention: RetentionLoss) -> Callable[[], None]:
+    """Puts rows back to their initial norms; runs after each optimizer step."""
+    norms = rows.detach().norm(dim=1, keepdim=True).clone()  # (n, 1)
 
-    def hold() -> None:
+    def fix() -> None:
         with torch.no_grad():
-            rows.copy_(lengths * unit(rows))
+            rows.copy_(norms * unit(rows))
 
-    return hold if retention.hold_length else lambda: None
+    return fix if retention.fix_row_norm else lambda: None
 
 
-def _strayed(rows: Tensor, anchor: float) -> Callable[[], Tensor]:
-    """What it costs rows to leave the direction they started in: the squared distance, averaged over rows.
+def _retention_loss(model: DSI, retention: RetentionLoss, scale: float, seed: int) -> Callable[[Tensor], Tensor]:
+    """Adds to a batch's loss that of replayed old queries, and the mean squared distance of row directions from their initial ones.
 
-    A row starts as the document's own vector, which says more about queries to come than the few it is trained on.
+    A row starts as its document's vector, which tells more about future queries than the few it is trained on.
     """
+    rows, replay = model.rows.blocks[-1], retention.replay
     start = unit(rows.detach().clone())
-    if not anchor:
-        return lambda: torch.zeros((), device=rows.device)
-    return lambda: anchor * (unit(rows) - start).square().sum(1).mean()
-
-
-def _replayed(model: DSI, retention: RetentionLoss, scale: float, seed: int) -> Callable[[], Tensor]:
-    """The loss on what stands for old queries, drawn anew each step."""
-    replay = retention.replay
-    if replay is None or not retention.drawn:
-        return lambda: torch.zeros((), device=device_of(model))
     generator = torch.Generator().manual_seed(seed)
 
-    def loss() -> Tensor:
-        points, old = replay.draw(model.rows, retention.drawn, generator)
-        return retention.weight * cross_entropy(points, model.rows, old, scale=scale).mean()
+    def added(loss: Tensor) -> Tensor:
+        if replay is not None and retention.replay_size:
+            vectors, targets = replay.draw(retention.replay_size, generator)
+            loss = loss + retention.weight * cross_entropy(vectors, model.rows, targets, scale=scale).mean()
+        if retention.anchor_weight:
+            loss = loss + retention.anchor_weight * (unit(rows) - start).square().sum(1).mean()
+        return loss
 
-    return loss
+    return added

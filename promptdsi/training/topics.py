@@ -19,7 +19,7 @@ from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.errors import PromptDSIError, UsageError
 
 WORDS = 10
-# A word of fewer documents could give one away: an index keeps these words, and must be able to forget a document.
+# A word of fewer documents could reveal one: an index stores these words, and must be able to forget a document.
 LEAST_DOCUMENTS = 3
 # A topic of one document would keep the mean of that document's queries as its key; such a document is an outlier instead.
 LEAST_IN_TOPIC = 2
@@ -31,7 +31,7 @@ class Topics(NamedTuple):
 
     labels: NDArray[np.int64]
     words: list[list[str]]
-    weights: Sequence[Sequence[float]] = ()  # of the words, by c-TF-IDF; not kept in an index
+    weights: Sequence[Sequence[float]] = ()  # of the words, by c-TF-IDF; not stored in an index
 
     @property
     def counts(self) -> list[int]:
@@ -48,10 +48,10 @@ def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: s
     sizes = {label: size for label, size in Counter(int(label) for label in raw if label >= 0).items() if size >= LEAST_IN_TOPIC}
     if len(sizes) < 2:
         raise PromptDSIError(f"topic engine {engine} found {len(sizes)} topics in {len(vectors)} documents, at least two are needed")
-    place = {label: number for number, (label, _) in enumerate(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))}
-    labels = np.array([place.get(int(label), -1) for label in raw], dtype=np.int64)
-    terms = top_words(texts, labels, len(place))
-    return Topics(labels, [list(own) for own in terms], [list(own.values()) for own in terms])
+    number_of = {label: number for number, (label, _) in enumerate(sorted(sizes.items(), key=lambda item: (-item[1], item[0])))}
+    labels = np.array([number_of.get(int(label), -1) for label in raw], dtype=np.int64)
+    terms = top_words(texts, labels, len(number_of))
+    return Topics(labels, [list(scores) for scores in terms], [list(scores.values()) for scores in terms])
 
 
 def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
@@ -69,7 +69,7 @@ def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
 
 
 def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
-    """UMAP and HDBSCAN with BERTopic's settings, as the paper uses them: 15 neighbours, 5 components, cosine."""
+    """UMAP and HDBSCAN with BERTopic's settings, as the paper uses them: 15 neighbors, 5 components, cosine."""
     try:
         from bertopic import BERTopic
         from hdbscan import HDBSCAN
@@ -82,7 +82,7 @@ def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
         hdbscan_model=HDBSCAN(min_cluster_size=smallest, metric="euclidean", cluster_selection_method="eom", prediction_data=True),
         calculate_probabilities=False,
     )
-    # The words BERTopic would find are not used, so it gets no text to count: ours come from the same formula below.
+    # The words BERTopic extracts are not used, so it gets no text: ours come from the same formula below.
     labels, _ = model.fit_transform([f"document{number}" for number in range(len(vectors))], vectors)
     return np.asarray(labels)
 
@@ -94,18 +94,18 @@ def top_words(texts: Sequence[str], labels: NDArray[np.int64], topics: int) -> l
     """Each topic's strongest words by c-TF-IDF: term frequency in the topic × log(1 + A / f), A the mean number of words of a
     topic and f the term's total."""
     counts: list[Counter[str]] = [Counter() for _ in range(topics)]
-    standing: list[Counter[str]] = [Counter() for _ in range(topics)]  # in how many documents
+    frequencies: list[Counter[str]] = [Counter() for _ in range(topics)]  # in how many documents
     for text, label in zip(texts, labels, strict=True):
         if label >= 0:
-            found = [word for word in WORD.findall(text.lower()) if word not in STOPWORDS]
-            counts[label].update(found)
-            standing[label].update(set(found))
+            words = [word for word in WORD.findall(text.lower()) if word not in STOPWORDS]
+            counts[label].update(words)
+            frequencies[label].update(set(words))
     total: Counter[str] = sum(counts, Counter())
     mean = int(sum(total.values()) / max(1, topics))
-    named = []
-    for own, documents in zip(counts, standing, strict=True):
-        size = max(1, sum(own.values()))
-        common = {word: count for word, count in own.items() if documents[word] >= LEAST_DOCUMENTS}
+    strongest = []
+    for terms, documents in zip(counts, frequencies, strict=True):
+        size = max(1, sum(terms.values()))
+        common = {word: count for word, count in terms.items() if documents[word] >= LEAST_DOCUMENTS}
         scores = {word: count / size * math.log(1 + mean / total[word]) for word, count in common.items()}
-        named.append({word: scores[word] for word in sorted(scores, key=lambda word: (-scores[word], word))[:WORDS]})
-    return named
+        strongest.append({word: scores[word] for word in sorted(scores, key=lambda word: (-scores[word], word))[:WORDS]})
+    return strongest

@@ -1,7 +1,7 @@
-"""The one training loop: epochs over batches, AdamW with groups, an epoch schedule, checkpoints, and a stop on NaN.
+"""The one training loop: epochs over batches, AdamW with groups, a learning-rate schedule, checkpoints, and a stop on NaN.
 
-Whoever trains hands in `step(batch) → loss`; what learns is whatever the groups hold. Same seed, same bits: the only global
-randomness is dropout's, seeded here and kept in checkpoints.
+The caller passes `step(batch) → loss` and the groups of parameters that train. Same seed, same bits: the only global randomness
+is dropout's, seeded here and saved in checkpoints.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -29,22 +29,22 @@ SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
 class Diverged(PromptDSIError):
-    """A loss, gradient or weight stopped being a number; nothing of this training may be kept."""
+    """A loss, gradient or weight is not finite; nothing of this training may be used."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters that learn at one rate. Prompts and keys have decay 0: a decayed prompt is a changed prompt."""
+    """Parameters with one learning rate. Prompts and keys have decay 0: a decayed prompt is a changed prompt."""
 
     named: dict[str, nn.Parameter]
     lr: float
     decay: float = 0.0
-    lazy: bool = False  # entries (along the first axis) without gradient stay put: no step from stale momentum
+    lazy: bool = False  # entries (along the first axis) without gradient are not moved by stale momentum
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how to train. `schedule` names a factor on every group's rate; see `factor`."""
+    """How long and how to train. `schedule` names a factor on every group's learning rate; see `factor`."""
 
     epochs: int
     batch_size: int = 128
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass
 class TrainingLog:
-    """Loss of every step, and what it took."""
+    """Loss of every step, number of examples seen, and seconds."""
 
     losses: list[float] = field(default_factory=list)
     examples: int = 0
@@ -62,7 +62,7 @@ class TrainingLog:
 
 
 def factor(schedule: str, step: int, steps_per_epoch: int, epochs: int) -> float:
-    """What the learning rates are multiplied by.
+    """The factor on the learning rates at a step.
 
     `epochs` is IncDSI's: 0.9 rising to 1.0 over ten epochs, stepped once an epoch. `linear` warms up over a tenth and falls
     to zero.
@@ -97,48 +97,41 @@ def train(
     what: str = "training",
     progress: Progress = silent,
 ) -> TrainingLog:
-    """Train until the plan is done. With a checkpoint folder an interrupted run goes on exactly where it stopped.
+    """Train until the plan is done. With a checkpoint folder an interrupted run continues exactly where it stopped.
 
-    `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs behind every
-    optimiser step, for what must hold all the time (such as row lengths).
+    `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs after every optimizer
+    step, for what must always hold (such as row norms).
     """
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
     optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups if g.named])
     steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
-    torch.manual_seed(plan.seed + 7919 * join().rank)  # dropout; processes that train together drop different things
+    torch.manual_seed(plan.seed + 7919 * join().rank)  # dropout: each process draws its own
     log = TrainingLog()
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
     saved = Checkpoint(checkpoint, {"plan": vars(plan), "rates": rates, "of": identity}) if checkpoint else None
-    done = saved.load(named, optimizer, log.losses) if saved else 0
-    log.examples = sum(len(batch) for batch in _all_batches(lengths, plan, done))
+    resumed = saved.load(named, optimizer, log.losses) if saved else 0  # steps done before
     started = last_save = time.monotonic()
-    with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupted:
-        advance(done)
-        for epoch in range(done // steps_per_epoch, plan.epochs):
-            batches = bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch)
-            for batch in batches[done - epoch * steps_per_epoch :]:
-                rate = factor(plan.schedule, done, steps_per_epoch, plan.epochs)
-                log.losses.append(_update(step, batch, optimizer, groups, rate, done))
-                after_step()
-                log.examples += len(batch)
-                done += 1
+    epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
+    with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupt:
+        for number, batch in enumerate(itertools.chain.from_iterable(epochs)):
+            log.examples += len(batch)
+            if number < resumed:
                 advance(1)
-                if saved and (interrupted.asked or time.monotonic() - last_save > SECONDS_BETWEEN_CHECKPOINTS):
-                    saved.save(named, optimizer, done, log.losses)
-                    last_save = time.monotonic()
-                if interrupted.asked:
-                    raise KeyboardInterrupt
-    _check(named, "weight", done)
+                continue
+            rate = factor(plan.schedule, number, steps_per_epoch, plan.epochs)
+            log.losses.append(_update(step, batch, optimizer, groups, rate, number))
+            after_step()
+            advance(1)
+            if saved and (interrupt.requested or time.monotonic() - last_save > SECONDS_BETWEEN_CHECKPOINTS):
+                saved.save(named, optimizer, number + 1, log.losses)
+                last_save = time.monotonic()
+            if interrupt.requested:
+                raise KeyboardInterrupt
+    _check_finite(named, "weight", len(log.losses))
     if saved:
         saved.remove()
     log.seconds = time.monotonic() - started
     return log
-
-
-def _all_batches(lengths: Sequence[int], plan: Plan, steps: int) -> Iterator[Numbers]:
-    """The batches of the first `steps` steps."""
-    epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
-    return itertools.islice(itertools.chain.from_iterable(epochs), steps)
 
 
 def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int) -> float:
@@ -152,32 +145,32 @@ def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, g
     if loss.requires_grad:  # a sharded softmax has run its backward pass already
         loss.backward()
     gradients = {name: p.grad for group in groups for name, p in group.named.items() if p.grad is not None}
-    _check(gradients, "gradient", number)
-    still = [_Untouched(parameter, optimizer) for group in groups if group.lazy for parameter in group.named.values()]
+    _check_finite(gradients, "gradient", number)
+    untouched = [_Untouched(parameter, optimizer) for group in groups if group.lazy for parameter in group.named.values()]
     optimizer.step()
-    for one in still:
-        one.restore()
+    for entries in untouched:
+        entries.restore()
     return value
 
 
 class _Untouched:
-    """Entries of a parameter that got no gradient in this step, with their moments, to be put back behind it."""
+    """Entries of a parameter that got no gradient in this step, with their moments, to be restored after it."""
 
     def __init__(self, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
         gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-        self.which = ~gradient.flatten(1).any(1)  # (m,)
+        self.mask = ~gradient.flatten(1).any(1)  # (m,)
         state = optimizer.state.get(parameter, {})
-        moving = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
-        self.tensors = [parameter.data, *moving]
-        self.before = [tensor[self.which].clone() for tensor in self.tensors]
+        moments = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+        self.tensors = [parameter.data, *moments]
+        self.before = [tensor[self.mask].clone() for tensor in self.tensors]
 
     def restore(self) -> None:
         for tensor, before in zip(self.tensors, self.before, strict=True):
-            tensor[self.which] = before
+            tensor[self.mask] = before
 
 
-def _check(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
-    """One number tells whether all are finite; which one is not is looked for only then."""
+def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
+    """One sum of norms tells whether all are finite; the culprit is looked for only if not."""
     if tensors and not math.isfinite(float(sum(torch._foreach_norm([local(tensor.detach()) for tensor in tensors.values()], 1)))):
         bad = next(name for name, tensor in tensors.items() if not torch.isfinite(local(tensor)).all())
         raise Diverged(
@@ -186,24 +179,24 @@ def _check(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, numb
 
 
 class _Interruptible:
-    """Ctrl-C and SIGTERM wait for the running step to end, so that a checkpoint is never of half a step."""
+    """Ctrl-C and SIGTERM wait for the running step to end, so that a checkpoint never holds half a step."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Interruptible:
         import threading
 
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+            self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:  # the second time at once
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:  # the second time, at once
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import small
-
-from promptdsi import Corpus
-from promptdsi.bench import choosing
 from promptdsi.bench.cells import Results, keywords, matrix_of, pack, unpack
 from promptdsi.bench.findings import gather
-from promptdsi.bench.plan import read_experiment
 from promptdsi.bench.reporting import write_report
 from promptdsi.bench.reports.choosing import _limits
 from promptdsi.bench.running import Runner
+
+from promptdsi import Corpus
+from promptdsi.bench import choosing
+from promptdsi.bench.plan import read_experiment
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.rows import RowsOnly
+from promptdsi.methods.rows_only import RowsOnly
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from promptdsi.files import sha256_of
 from promptdsi.index.entries import get_list
 from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.training.lengths import fitted_lengths
+from promptdsi.training.row_norms import fitted_norms
 
 QUERY = "how does a telescope work"
 
@@ -116,7 +116,7 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     assert report.fast and report.unfindable == [] and index.snapshot.manifest.corpora[1].fast
     method = index.snapshot.method
     documents, d0 = method.document_vectors(corpora[1]), method.model_.rows.blocks[0].detach()
-    vectors = method.new_row_length * fitted_lengths(d0, documents, otherwise=method.row_length_) * documents
+    vectors = method.rows.row_norm_scale * fitted_norms(d0, documents, default=method.row_norm_) * documents
     np.testing.assert_allclose(method.model_.rows.blocks[1].detach(), vectors, rtol=1e-5, atol=1e-6)
     index.add(corpora[2])
     index.add(corpora[3], fast=True)

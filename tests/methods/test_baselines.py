@@ -14,7 +14,7 @@ from promptdsi import Corpus
 from promptdsi.bench.protocol import union
 from promptdsi.errors import UsageError
 from promptdsi.methods import methods
-from promptdsi.methods.dsi import DSIMethod
+from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.training import stages
 from promptdsi.training.examples import Examples, training_pairs_of
 

@@ -164,7 +164,7 @@ def test_the_document_tower_encodes_what_is_added_and_nothing_changes(corpora: l
             torch.testing.assert_close(row.detach(), tower.unprompted(method.tokenizer_.pad(ids))[0], **CLOSE)
     assert not any(weight.requires_grad for weight in [*method.model_.parameters(), *method.document_encoder_.parameters()])
     assert len(method.logs_) == 2 and method.logs_[1].losses == []
-    assert method.cut_documents_ > 0 and method.trained_parameters() == 0
+    assert method.truncated_documents_ > 0 and method.trained_parameters() == 0
     assert method.extra_bytes() == 4 * sum(weight.numel() for weight in method.tensors().values())
 
 

@@ -16,8 +16,8 @@ from all_strategies import ALL
 from promptdsi import Corpus
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
-from promptdsi.methods.dsi import DSIMethod
-from promptdsi.methods.method import Method
+from promptdsi.methods.base import Method
+from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.model.arrays import unit
 from promptdsi.training.encoding import selection_vectors

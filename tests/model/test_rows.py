@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from promptdsi.training.standins import find_stand_ins
 from torch import nn
 
 from promptdsi.engine.row_table import RowTable
@@ -15,7 +16,6 @@ from promptdsi.model.rows import Rows
 from promptdsi.training import objectives
 from promptdsi.training.examples import mean_by_row
 from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
-from promptdsi.training.standins import find_stand_ins
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import load_backbone
 from promptdsi.training import stages, training
 from promptdsi.training.distributed import join, local
-from promptdsi.training.examples import tokenised, training_pairs_of
+from promptdsi.training.examples import tokenize_pairs, training_pairs_of
 
 STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
 
@@ -27,7 +27,7 @@ def main(output: Path, backbone: str) -> None:
     method.start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method.row_start(corpus, "random", length=1.0))
     asked = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
-    examples = tokenised(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
+    examples = tokenize_pairs(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
     first: dict[str, torch.Tensor] = {}
     check = training._check
 

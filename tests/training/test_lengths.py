@@ -8,12 +8,12 @@ import pytest
 import small
 import tiny
 import torch
+from promptdsi.training.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
 
 from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.rows import RowsOnly
+from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.arrays import unit
-from promptdsi.training.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
 from promptdsi.training.training import Plan
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from promptdsi.training.standins import find_stand_ins
 from torch import Tensor, nn
 
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import stages
-from promptdsi.training.encoding import EncodingCache, keep_states, query_vectors, uncached_seconds, use_cache
+from promptdsi.training.encoding import EncodingCache, lower_states, query_vectors, uncached_seconds, use_cache
 from promptdsi.training.examples import Examples
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_everything, learn_prompts, learn_rows
-from promptdsi.training.standins import find_stand_ins
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 
 WORDS = ["tea", "water", "owl", "night", "boat", "lock", "hot", "how", "why", "who"]
@@ -59,7 +59,7 @@ def test_a_step_with_prompts(name: str, scope: str, monkeypatch: pytest.MonkeyPa
     model.encoder.freeze()
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
-    kept = keep_states(model, data.ids, TOKENIZER)
+    kept = lower_states(model, data.ids, TOKENIZER)
     learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(4.5, scope))
     model.train()
     encoded = model(TOKENIZER.pad(data.ids))
@@ -79,7 +79,7 @@ def test_dropout_is_on_while_prompts_learn(monkeypatch: pytest.MonkeyPatch) -> N
     model = tiny.begun("s++", encoder_changes={"dropout": 0.5})
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
-    learn_prompts(model, data, keep_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(model.scale))
+    learn_prompts(model, data, lower_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(model.scale))
     model.train()
     assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 
@@ -110,7 +110,7 @@ def test_stand_ins_add_their_own_loss(name: str, monkeypatch: pytest.MonkeyPatch
         if name == "none":
             learn_rows(model, data, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
         else:
-            kept = keep_states(model, data.ids, TOKENIZER)
+            kept = lower_states(model, data.ids, TOKENIZER)
             learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
         losses.append(captured.loss.detach())
     places = find_stand_ins(model.rows)
@@ -180,7 +180,7 @@ def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() ->
 def test_kept_states_and_vectors_are_those_of_a_fresh_run(selection: str) -> None:
     model = tiny.begun("topic", selection=selection)
     data = examples(5, 6, 5, 6, 5)
-    kept = keep_states(model, data.ids, TOKENIZER)
+    kept = lower_states(model, data.ids, TOKENIZER)
     tokens = TOKENIZER.pad(data.ids)
     kept_run = model(tokens, entering=kept.batch(range(5), tokens), query=kept.query)
     fresh = model(tokens)

@@ -25,12 +25,12 @@ LONG = ("Joint, three epochs over everything", "Index.add, with measuring and wr
 def main() -> None:
     from promptdsi import Index
     from promptdsi.corpus.sources import Request, build_stream
-    from promptdsi.methods.dsi import BEST_D0
+    from promptdsi.methods.dsi_method import BEST_D0
     from promptdsi.methods.incdsi import IncDSI
-    from promptdsi.methods.joint import Joint
+    from promptdsi.methods.multi import Joint
     from promptdsi.methods.options import merge_params
     from promptdsi.methods.promptdsi import PRESETS
-    from promptdsi.methods.rows import RowsOnly
+    from promptdsi.methods.rows_only import RowsOnly
 
     old, new = build_stream("demo", Request(), new=1, share=SHARE).corpora
     options: dict[str, Any] = {"device": "cpu", "offline": True}

@@ -26,8 +26,8 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
 from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.training.batches import bucketed
-from promptdsi.training.encoding import keep_states
-from promptdsi.training.examples import Examples, TrainingPair, tokenised, training_pairs_of
+from promptdsi.training.encoding import lower_states
+from promptdsi.training.examples import Examples, TrainingPair, tokenize_pairs, training_pairs_of
 from promptdsi.training.objectives import cross_entropy
 from promptdsi.training.stages import Rates, Softmax, learn_rows
 from promptdsi.training.training import Plan
@@ -61,9 +61,9 @@ class OurStep:
         corpus = build_stream("demo", Request(), new=0).corpora[0]
         model.rows.grow([f"old{n}" for n in range(rows - NEW)], 0.05 * torch.randn(rows - NEW, 384))
         model.rows.grow([document.docid for document in corpus.documents], 0.05 * torch.randn(NEW, 384))
-        self.examples: Examples = tokenised(chosen(corpus), model.rows, self.tokenizer, max_tokens=32)
+        self.examples: Examples = tokenize_pairs(chosen(corpus), model.rows, self.tokenizer, max_tokens=32)
         started = time.perf_counter()
-        self.kept = keep_states(model, self.examples.ids, self.tokenizer)
+        self.kept = lower_states(model, self.examples.ids, self.tokenizer)
         self.once = time.perf_counter() - started
         model.strategy.prepare(self.kept.query, torch.arange(len(self.kept.query)) % 20 if model.strategy.wants_topics else None)
         model.strategy.begin_corpus(self.kept.query)
@@ -109,7 +109,7 @@ class D0Step:
         corpus = build_stream("demo", Request(), new=0).corpora[0]
         docids = [f"old{n}" for n in range(rows - NEW)] + [document.docid for document in corpus.documents]
         self.model.rows.grow(docids, 0.05 * torch.randn(rows, 384))
-        self.examples: Examples = tokenised(chosen(corpus), self.model.rows, self.tokenizer, max_tokens=32)
+        self.examples: Examples = tokenize_pairs(chosen(corpus), self.model.rows, self.tokenizer, max_tokens=32)
         self.optimizer = torch.optim.AdamW([p for p in self.model.parameters() if p.requires_grad], lr=1e-4)
         self.batches = bucketed(self.examples.lengths, BATCH, seed=0, epoch=0)
 
@@ -153,7 +153,7 @@ def rows_only(rows: int) -> float:
     model.rows.grow([document.docid for document in documents], 0.05 * torch.randn(len(documents), 384))
     here = {document.docid for document in documents}
     asked = [one for one in training_pairs_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
-    examples = tokenised(asked, model.rows, method.tokenizer_, max_tokens=32)
+    examples = tokenize_pairs(asked, model.rows, method.tokenizer_, max_tokens=32)
     options = method.add_options
     rates = Rates(0.0, options.row_lr, 0.0, 0.0, options.row_decay)
     plan = Plan(options.epochs, options.batch_size, options.schedule, 0)

@@ -1,8 +1,7 @@
-"""What methods share that answer with query vector × rows: encoding, search, exact ranks, document vectors, keeping."""
+"""What methods share that score by query vector × row: encoding, search, exact ranks, document vectors, saving."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,9 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.engine.row_table import RowTable
 from promptdsi.errors import UsageError
-from promptdsi.methods.method import Method, Result, check_k
+from promptdsi.methods.base import Result, check_k
 from promptdsi.methods.options import Encoding
-from promptdsi.methods.storage import load_method, save_method
+from promptdsi.methods.storage import SavedMethod, load_method, save_method
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.tokenizer import Tokenizer
@@ -28,8 +27,8 @@ from promptdsi.training.encoding import document_vectors, query_vectors
 
 
 @dataclass(kw_only=True)
-class NeuralMethod(Method):
-    """Learned state: `model_` (encoder, prompts and rows), `tokenizer_`, and how many documents were longer than may be read."""
+class VectorSearch:
+    """A mix-in for `Method`. Learned state: `model_` (encoder, prompts and rows), `tokenizer_` and `truncated_documents_`."""
 
     backbone: str = "minilm"
     encoding: Encoding = Encoding()
@@ -38,33 +37,31 @@ class NeuralMethod(Method):
 
     model_: DSI = field(init=False, repr=False, compare=False)
     tokenizer_: Tokenizer = field(init=False, repr=False, compare=False)
-    cut_documents_: int = field(init=False, repr=False, compare=False)
+    truncated_documents_: int = field(init=False, repr=False, compare=False)  # of the last corpus
 
-    @abstractmethod
     def start(self, backbone: Backbone) -> None:
-        """A model around a backbone, nothing learned yet: sets `model_` and `tokenizer_`."""
+        """Make an untrained model around a backbone: sets `model_` and `tokenizer_`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def metadata(self) -> dict[str, Any]:
         """What was learned beside weights, as JSON."""
+        raise NotImplementedError
 
     def tensors(self) -> dict[str, Tensor]:
         """What was learned beside the model itself, by name: mean queries, a second tower."""
         return {}
 
-    @abstractmethod
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Take over what `metadata` and `tensors` gave."""
+        """Restore what `metadata` and `tensors` gave."""
+        raise NotImplementedError
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)
         if not queries:
             return []
-        found = RowTable.from_rows(self.model_.rows).top(self.encode(queries).cpu().numpy(), k)
         docids = self.model_.rows.docids
-        return [
-            Result([docids[row] for row in rows], scores) for rows, scores in zip(found.rows.tolist(), found.scores.tolist(), strict=True)
-        ]
+        top = RowTable.from_rows(self.model_.rows).top(self.encode(queries).cpu().numpy(), k)
+        return [Result([docids[row] for row in rows], scores) for rows, scores in zip(top.rows.tolist(), top.scores.tolist(), strict=True)]
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
         rows = self.model_.rows
@@ -77,7 +74,7 @@ class NeuralMethod(Method):
 
     @property
     def encodes_as_d0(self) -> bool:
-        """Whether queries are encoded as they were after D0, whatever was learned since: then it need be done only once."""
+        """Whether queries are encoded as they were after D0, whatever was trained since: then a cache may hold their vectors."""
         return False
 
     @torch.no_grad()
@@ -90,15 +87,14 @@ class NeuralMethod(Method):
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
         """The unit vector of each document: (n, D)."""
         texts = [whole_text(document) for document in corpus.documents]
-        windows, self.cut_documents_ = self.tokenizer_.windows(
-            texts, size=self.encoding.document_tokens, most=self.encoding.document_windows
-        )
+        size, most = self.encoding.document_tokens, self.encoding.document_windows
+        windows, self.truncated_documents_ = self.tokenizer_.windows(texts, size=size, most=most)
         return document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self: SavedMethod, folder: str | Path) -> None:
         save_method(self, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | None = None) -> Self:
         """Read what `save` wrote; `device` replaces the one it was saved with."""
-        return load_method(cls, Path(folder), device)
+        return load_method(cls, Path(folder), device)  # type: ignore[type-var]  # only subclasses that are also a Method are loaded

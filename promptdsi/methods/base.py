@@ -1,6 +1,6 @@
 """The contract every method keeps: constructor keywords are its whole configuration; fit, add, search, save, load.
 
-`fit(corpus)` learns D0, `add(corpus)` the next corpus; both return self. Learned state ends in `_`.
+`fit(corpus)` trains on the first corpus, D0; `add(corpus)` on the next one. Both return self. Learned state ends in `_`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from promptdsi.progress import Progress, silent
 
 
 class Result(NamedTuple):
-    """The answer to one query: docids and scores, best first."""
+    """The documents retrieved for one query: docids and scores, best first."""
 
     docids: list[str]
     scores: list[float]
@@ -33,9 +33,9 @@ class Method(ABC):
 
     name: ClassVar[str]
     rehearsal_free: ClassVar[bool]
-    at_once: ClassVar[bool] = False  # a reference that learns all new corpora together, in one `add`
+    at_once: ClassVar[bool] = False  # a reference that trains on all new corpora together, in one `add`
 
-    # Removed options a saved method was made with and that had an effect: it still searches, but cannot go on training as it was told.
+    # Removed options with which a saved method was made: it still searches, but cannot train as it was configured to.
     retired: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def get_params(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Method(ABC):
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """A method from nested parameters, dotted ones or the flat names of earlier releases; what is not given has its default."""
+        """A method from nested parameters, dotted ones or the flat names of earlier releases; the rest has its defaults."""
         defaults = flatten_params(params_of(cls()))
         current = current_params(params, defaults)
         retired = current.pop("retired", {})
@@ -54,11 +54,11 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Learn D0 from nothing; a second call starts again."""
+        """Train on D0 from scratch; a second call starts again."""
 
     @abstractmethod
     def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Learn the next corpus."""
+        """Train on the next corpus."""
 
     @abstractmethod
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
@@ -66,14 +66,14 @@ class Method(ABC):
 
     @abstractmethod
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-        """Exact rank, from 1, of the document each query should find, among all documents seen."""
+        """Exact rank, from 1, of each query's relevant document among all documents seen."""
 
     def trained_parameters(self) -> int:
         """How many numbers the new corpora so far have trained: the paper's "Params."."""
         return 0
 
     def extra_bytes(self) -> int:
-        """What must be kept beside encoder and rows for learning and search to go on."""
+        """Bytes beside encoder and rows without which training or search could not go on."""
         return 0
 
     @abstractmethod

@@ -1,0 +1,184 @@
+"""What every differentiable search index shares: how D0 is trained, and how a D0 that was trained before is taken over.
+
+Sequential, DSI++, IncDSI, PromptDSI, … differ in how they train on the corpora after it: in `add`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.errors import UsageError
+from promptdsi.methods.base import Method
+from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, check_options, flatten_params
+from promptdsi.methods.replay import ReplayBuffer
+from promptdsi.methods.vector_search import VectorSearch
+from promptdsi.model.arrays import unit
+from promptdsi.model.backbone import Backbone, load_backbone
+from promptdsi.model.devices import torch_device
+from promptdsi.model.dsi import DSI
+from promptdsi.model.pool import seeded
+from promptdsi.model.prompts import PromptStrategy, make_strategy
+from promptdsi.progress import Progress, silent
+from promptdsi.training.examples import Examples, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
+from promptdsi.training.stages import Rates, learn_everything
+from promptdsi.training.training import Plan, TrainingLog
+
+# How the recommended preset trains D0, for any method; class defaults are the paper's.
+BEST_D0: dict[str, Any] = {
+    "encoding": {"pooling": "mean", "normalize": True, "scale": 20.0, "max_tokens": 64},
+    "pseudo_queries": 5,
+    "fit": {"epochs": 3, "lr": 5e-5, "row_lr": 1e-3, "schedule": "constant", "row_decay": 0.0, "row_init": "document"},
+    "add": {"row_init": "document"},
+}
+Pairs = Sequence[TrainingPair]
+
+
+@dataclass(kw_only=True)
+class DSIMethod(VectorSearch, Method):
+    """Learned state: also `row_norm_` (mean of D0's rows), `d0_rows_` (their number), `logs_`, and `replay_` where queries are stored."""
+
+    # The values an option may have, and its least value, by dotted name; a subclass adds its own.
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "new_corpus_queries": ("gen+train", "gen"),
+        "fit.row_init": ROW_INITS,
+        "fit.schedule": SCHEDULES,
+        "add.row_init": ROW_INITS,
+    }
+    least: ClassVar[dict[str, float]] = {"seed": 0, "pseudo_queries": 0, "encoding.document_windows": 1, "encoding.dropout": 0.0} | {
+        "encoding.scale": 1e-6,
+        "fit.batch_size": 1,
+        **dict.fromkeys(("fit.epochs", "fit.lr", "fit.row_lr", "fit.encoder_decay", "fit.row_decay"), 0),
+    }
+
+    pseudo_queries: int = 15
+    new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
+    fit_options: Training = Training(epochs=20, lr=1e-4, row_lr=1e-4, schedule="epochs")
+    seed: int = 0
+
+    row_norm_: float = field(init=False, repr=False, compare=False)
+    d0_rows_: int = field(init=False, repr=False, compare=False)
+    logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
+    replay_: ReplayBuffer | None = field(init=False, repr=False, compare=False)
+
+    def fit(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
+        """Train the whole encoder and a row per document on D0, freeze them, and prepare for later corpora.
+
+        `pairs` are the corpus's `training_pairs`, where the caller has them already.
+        """
+        options = self.fit_options
+        self.start(load_backbone(self.backbone, offline=self.offline))
+        pairs = self.training_pairs(corpus) if pairs is None else pairs
+        rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
+        self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed)
+        rates = Rates(options.lr, options.row_lr, 0.0, options.encoder_decay, options.row_decay)
+        log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
+        return self._freeze_d0(corpus, [log], pairs)
+
+    def begin_from(self, d0: DSIMethod, corpus: Corpus) -> Self:
+        """Begin with the D0 another method has trained on `corpus`: methods that are compared start from the same weights."""
+        own, other = flatten_params(self.get_params()), flatten_params(d0.get_params())
+        for option in ("backbone", "encoding.max_tokens", "encoding.pooling", "encoding.normalize", "encoding.scale"):
+            if own[option] != other[option]:
+                raise UsageError(f"{option}={own[option]!r}, but D0 was learned with {other[option]!r}")
+        self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.encoding.pooling))
+        rows = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks])
+        self.model_.rows.grow(list(d0.model_.rows.docids), rows)
+        return self._freeze_d0(corpus, list(d0.logs_), None)
+
+    def _freeze_d0(self, corpus: Corpus, logs: list[TrainingLog], pairs: Pairs | None) -> Self:
+        self.logs_ = logs
+        self.freeze()
+        self.row_norm_ = float(self.model_.rows.blocks[0].detach().norm(dim=1).mean())
+        self.d0_rows_ = len(self.model_.rows)
+        self.prepare(corpus, pairs)
+        return self
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        """Take from D0 what later corpora need of it: topics, mean queries, stored queries. `pairs` as in `fit`."""
+
+    def freeze(self) -> None:
+        self.model_.eval()
+        self.model_.encoder.freeze()
+        self.model_.rows.freeze()
+
+    def trained_parameters(self) -> int:
+        return (len(self.model_.rows) - self.d0_rows_) * self.model_.rows.width
+
+    def extra_bytes(self) -> int:
+        return self.replay_.size_in_bytes if self.replay_ else 0
+
+    def metadata(self) -> dict[str, Any]:
+        metadata: dict[str, Any] = {"row_norm": self.row_norm_, "corpora": len(self.logs_), "d0_rows": self.d0_rows_}
+        return metadata | ({"replay": self.replay_.to_json()} if self.replay_ else {})
+
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.row_norm_ = metadata["row_norm"]
+        self.d0_rows_ = metadata.get("d0_rows") or len(self.model_.rows.blocks[0])
+        self.logs_ = [TrainingLog() for _ in range(metadata["corpora"])]
+        self.replay_ = ReplayBuffer.from_json(metadata["replay"]) if "replay" in metadata else None
+
+    def start(self, backbone: Backbone) -> None:
+        self.check()
+        encoder, encoding = backbone.encoder, self.encoding
+        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
+        for option in ("max_tokens", "document_tokens"):
+            if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
+                limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
+                raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
+        keywords = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale, **self.prompt_keywords()}
+        model = DSI(encoder, self.strategy(), **keywords)  # type: ignore[arg-type]
+        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        self.tokenizer_ = backbone.tokenizer
+        self.logs_, self.truncated_documents_, self.replay_ = [], 0, None
+
+    def check(self) -> None:
+        """Refuse keywords that make no sense, as far as that can be known without a backbone."""
+        check_options(self.get_params(), self.choices, self.least)
+        self.strategy()
+
+    def strategy(self) -> PromptStrategy:
+        """The prompts new corpora are learned with; none unless a method says otherwise."""
+        return make_strategy("none")
+
+    def prompt_keywords(self) -> dict[str, str]:
+        """Keywords of the model that say how prompts are selected and where they enter."""
+        return {}
+
+    def initial_rows(
+        self, corpus: Corpus, row_init: str, *, norm: float, pairs: Pairs | None = None, progress: Progress = silent
+    ) -> Tensor:
+        """Rows before training: `random` U(±1/√D), or of the given norm the `document`'s vector or its `queries`' mean: (n, D)."""
+        width, count = self.model_.rows.width, len(corpus)
+        if row_init == "random":
+            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
+            rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
+            return rows.to(self.model_.encoder.word.weight.device)
+        if row_init == "document":
+            return norm * self.document_vectors(corpus, progress=progress)
+        pairs = self.training_pairs(corpus, new=len(self.model_.rows) > 0) if pairs is None else pairs
+        return norm * unit(self.mean_queries(corpus, pairs, self.encode([pair.text for pair in pairs], progress=progress)))
+
+    def mean_queries(self, corpus: Corpus, pairs: Pairs, vectors: Tensor) -> Tensor:
+        """The mean vector of each document's training queries: (n, D), from the vectors of all pairs."""
+        position = {document.docid: number for number, document in enumerate(corpus.documents)}
+        targets = torch.tensor([position[pair.docid] for pair in pairs], device=vectors.device)
+        return mean_by_row(vectors, targets, 0, len(corpus))
+
+    def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
+        """The queries a corpus is learned from; of a new corpus the annotated ones only if `new_corpus_queries` says so."""
+        annotated = not new or self.new_corpus_queries == "gen+train"
+        return training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
+
+    def examples(self, pairs: Pairs) -> Examples:
+        return tokenize_pairs(pairs, self.model_.rows, self.tokenizer_, max_tokens=self.encoding.max_tokens)
