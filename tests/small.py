@@ -39,9 +39,9 @@ def backbone(folder: Path, corpora: list[Corpus]) -> str:
 def create(folder: Path, corpus: Corpus, backbone: str, **changes: Any) -> Index:
     """An index; keywords that `Index.create` does not have are parameters of the method."""
     keywords = PARAMS | {"backbone": backbone} | changes
-    known = inspect.signature(Index.create).parameters
-    params = {key: value for key, value in keywords.items() if key not in known}
-    return Index.create(folder, corpus, params=params, **{key: value for key, value in keywords.items() if key in known})
+    arguments = inspect.signature(Index.create).parameters
+    params = {key: value for key, value in keywords.items() if key not in arguments}
+    return Index.create(folder, corpus, params=params, **{key: value for key, value in keywords.items() if key in arguments})
 
 
 def copied(source: Path, target: Path) -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import small
+from promptdsi.bench.written import ExperimentFile, SettingTable, SystemTable
 
 from promptdsi import Corpus, __version__
-from promptdsi.bench.written import ExperimentFile, SettingTable, SystemTable
 from promptdsi.cli.main import BENCH, COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
@@ -72,15 +72,15 @@ def test_the_example_of_a_baseline_and_its_experiment_are_right(backbone: str, c
         method = module.QueryMeans(**params, backbone=backbone, length=0.9).fit(corpora[0])
         before = [block.clone() for block in method.model_.rows.blocks]
         method.add(corpora[1]).save(tmp_path / "saved")
-        assert all(one.equal(other) for one, other in zip(before, method.model_.rows.blocks, strict=False))
+        assert all(old.equal(new) for old, new in zip(before, method.model_.rows.blocks, strict=False))
         assert module.QueryMeans.load(tmp_path / "saved").search("tea", k=3) == method.search("tea", k=3)
     finally:
         del sys.modules["shown_in_docs"]
     experiment, scale = (tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
     assert ExperimentFile.model_validate(experiment) and SettingTable.model_validate(scale["setting"]["demo"])
     assert experiment["system"][0]["method"] == module.QueryMeans.name
-    known = {name for table in (ExperimentFile, SystemTable, SettingTable) for name in table.model_fields} - {"system"}
-    assert not [key for key in known if f"`{key}" not in page], "a key of these files is not described"
+    keys = {name for table in (ExperimentFile, SystemTable, SettingTable) for name in table.model_fields} - {"system"}
+    assert not [key for key in keys if f"`{key}" not in page], "a key of these files is not described"
 
 
 def test_every_promise_names_tests_that_exist() -> None:
@@ -88,8 +88,8 @@ def test_every_promise_names_tests_that_exist() -> None:
     written = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     rows = re.findall(r"^\| R(\d+) \|.*\| (.+) \|$", page, re.MULTILINE)
     assert [int(number) for number, _ in rows] == PROMISED
-    for number, cell in rows:
-        named = re.findall(r"`(test_\w+)`", cell)
+    for number, tests in rows:
+        named = re.findall(r"`(test_\w+)`", tests)
         assert named, f"R{number}"
         for name in named:
             assert f"def {name}(" in written, name

@@ -50,15 +50,15 @@ def model(
 
 def begun(strategy: str, corpora: int = 2, **keywords: Any) -> DSI:
     """A model whose strategy has begun some corpora, with rows for them."""
-    made = model(strategy, **keywords)
+    dsi = model(strategy, **keywords)
     queries = torch.randn(40, WIDTH, generator=torch.Generator().manual_seed(1))
     topics = torch.arange(40) % 3
-    made.strategy.prepare(queries, topics if made.strategy.wants_topics else None)
-    made.rows.grow(["a", "b", "c"], torch.randn(3, WIDTH))
+    dsi.strategy.prepare(queries, topics if dsi.strategy.wants_topics else None)
+    dsi.rows.grow(["a", "b", "c"], torch.randn(3, WIDTH))
     for number in range(corpora):
-        made.strategy.begin_corpus(queries + number)
-        made.rows.grow([f"n{number}", f"m{number}"], torch.randn(2, WIDTH))
-    return made
+        dsi.strategy.begin_corpus(queries + number)
+        dsi.rows.grow([f"n{number}", f"m{number}"], torch.randn(2, WIDTH))
+    return dsi
 
 
 def batch(*lengths: int, seed: int = 0, vocabulary: int = 60) -> Tokens:

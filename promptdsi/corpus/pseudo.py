@@ -127,9 +127,9 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 def _append_new(folder: Path, corpus: Corpus, generated: GeneratedQueries) -> GeneratedQueries:
     queryids = {query.queryid for query in corpus.queries}
-    judged = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+    existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
     new_queries = [pair.query for pair in generated.pairs if pair.query.queryid not in queryids]
-    new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in judged]
+    new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in existing]
     # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
     if new_queries:
         _append(folder / "queries.jsonl", [jsonl.query_line(query) for query in new_queries])

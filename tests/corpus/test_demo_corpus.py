@@ -47,12 +47,12 @@ def demo() -> list[Corpus]:
 @pytest.fixture(scope="module")
 def queries_by_document(demo: list[Corpus]) -> dict[str, dict[str, list[str]]]:
     """Queries of each document by split."""
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    queries: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for corpus in demo:
         for split in ("train", "dev", "test"):
             for pair in corpus.pairs(split):
-                found[pair.docid][split].append(pair.query.text)
-    return found
+                queries[pair.docid][split].append(pair.query.text)
+    return queries
 
 
 def test_sizes_and_arrival(demo: list[Corpus]) -> None:
@@ -91,9 +91,9 @@ def test_queries_paraphrase_and_do_not_copy(demo: list[Corpus], queries_by_docum
             runs = {tuple(text[i : i + 5]) for i in range(len(text))}
             everything = [query for texts in queries_by_document[document.docid].values() for query in texts]
             for query in everything:
-                own = words(query)
-                assert not any(tuple(own[i : i + 5]) in runs for i in range(len(own) - 4)), query
-                assert own != words(document.title), query
+                query_words = words(query)
+                assert not any(tuple(query_words[i : i + 5]) in runs for i in range(len(query_words) - 4)), query
+                assert query_words != words(document.title), query
             wholly_copied = [query for query in everything if set(words(query)) <= set(text)]
             assert len(wholly_copied) <= 3, document.docid
 
@@ -109,7 +109,7 @@ def test_no_query_stands_under_two_documents(queries_by_document: dict[str, dict
 
 def test_the_embedded_files_are_built_from_their_sources() -> None:
     root = Path(__file__).parents[2]
-    outcome = subprocess.run([sys.executable, "tools/build_demo.py", "--check"], cwd=root, capture_output=True, text=True, check=False)
+    outcome = subprocess.run([sys.executable, "tools/docs/build_demo.py", "--check"], cwd=root, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

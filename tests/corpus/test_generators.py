@@ -29,16 +29,16 @@ class Echo(Generator):
         self.per_document = per_document
         self.seed = seed
         self.fail_at = fail_at
-        self.asked: list[str] = []
+        self.seen: list[str] = []
 
     def key(self) -> dict[str, Any]:
         return {"generator": "echo", "seed": self.seed}
 
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         for document in documents:
-            if self.fail_at is not None and len(self.asked) >= self.fail_at:
+            if self.fail_at is not None and len(self.seen) >= self.fail_at:
                 raise KeyboardInterrupt
-            self.asked.append(document.docid)
+            self.seen.append(document.docid)
             yield (
                 [] if document.title == "Owls" else [f"about {document.title}", f"About  {document.title}", f"more on {document.docid}", ""]
             )
@@ -67,8 +67,8 @@ def test_spans_asks_for_title_sentences_and_spans() -> None:
 
 def test_a_documents_queries_do_not_depend_on_its_neighbours() -> None:
     documents = [Document(str(i), f"Sentence number {i} speaks of thing {i}. Another one follows here.", f"T{i}") for i in range(5)]
-    together = list(Spans().generate(documents))
-    assert together == [next(Spans().generate([document])) for document in documents]
+    batch = list(Spans().generate(documents))
+    assert batch == [next(Spans().generate([document])) for document in documents]
 
 
 def test_adding_writes_queries_and_judgements_once(small: Corpus, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_adding_writes_queries_and_judgements_once(small: Corpus, tmp_path: Path
     assert corpus.qrels["train"][: len(small.qrels["train"])] == small.qrels["train"]
     before = {path: path.read_bytes() for path in (tmp_path / "c").rglob("*") if path.is_file()}
     again = Echo()
-    assert add_queries(tmp_path / "c", again).pairs == [] and again.asked == []
+    assert add_queries(tmp_path / "c", again).pairs == [] and again.seen == []
     assert {path: path.read_bytes() for path in (tmp_path / "c").rglob("*") if path.is_file()} == before
 
 
@@ -94,17 +94,17 @@ def test_an_interrupted_run_goes_on_where_it_stopped(small: Corpus, tmp_path: Pa
     assert (tmp_path / "c/queries.jsonl").read_bytes() == before
     second = Echo()
     add_queries(tmp_path / "c", second)
-    assert second.asked == ["d3"]
+    assert second.seen == ["d3"]
 
 
 def test_killed_between_the_two_files_the_next_run_completes_it(small: Corpus, tmp_path: Path) -> None:
     small.write(tmp_path / "c")
     judgements = (tmp_path / "c/qrels/train.tsv").read_bytes()
     add_queries(tmp_path / "c", Echo())
-    whole = (tmp_path / "c/qrels/train.tsv").read_bytes()
+    complete = (tmp_path / "c/qrels/train.tsv").read_bytes()
     (tmp_path / "c/qrels/train.tsv").write_bytes(judgements)
     add_queries(tmp_path / "c", Echo())
-    assert (tmp_path / "c/qrels/train.tsv").read_bytes() == whole
+    assert (tmp_path / "c/qrels/train.tsv").read_bytes() == complete
 
 
 @pytest.mark.parametrize("damage", [b'{"content": "abc", "que', b'{"content": "x"}\n', b"\x00\x00\n", b"[]\n"])
@@ -115,7 +115,7 @@ def test_a_cut_off_cache_line_is_dropped_not_believed(damage: bytes, small: Corp
         file.write(damage)
     second = Echo()
     generate_queries(small, second, QueryCache(tmp_path, second))
-    assert second.asked == ["d3"]
+    assert second.seen == ["d3"]
     assert len(QueryCache(tmp_path, Echo()).queries) == 3
 
 
@@ -124,10 +124,10 @@ def test_the_cache_knows_documents_by_content_and_generators_by_settings(small: 
     changed = [small.documents[0]._replace(text="other"), *small.documents[1:]]
     second = Echo()
     generate_queries(Corpus(changed), second, QueryCache(tmp_path, second))
-    assert second.asked == ["d1"]
+    assert second.seen == ["d1"]
     other_seed = Echo(seed=1)
     generate_queries(small, other_seed, QueryCache(tmp_path, other_seed))
-    assert len(other_seed.asked) == 3
+    assert len(other_seed.seen) == 3
 
 
 def test_a_gzipped_corpus_stays_gzipped(small: Corpus, tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def test_a_gzipped_corpus_stays_gzipped(small: Corpus, tmp_path: Path) -> None:
 
 def test_the_command(run: Any, tmp_path: Path, small: Corpus) -> None:
     small.write(tmp_path / "c")
-    found = json.loads(run("queries", "c", "--json", "-n", "2").stdout)
-    assert (found["added"], found["documents"], found["without"]) == (6, 3, [])
+    output = json.loads(run("queries", "c", "--json", "-n", "2").stdout)
+    assert (output["added"], output["documents"], output["without"]) == (6, 3, [])
     assert json.loads(run("queries", "c", "--json", "-n", "2").stdout)["added"] == 0
     assert (tmp_path / "c" / CACHE_FOLDER).is_dir()
     (tmp_path / "notes").mkdir()
@@ -177,7 +177,7 @@ def test_a_cut_off_new_folder_is_completed_and_nothing_stands_twice(run: Any, tm
 
 
 @pytest.mark.parametrize(("device", "code"), [("moon", 2), ("cuda", 1)])
-def test_a_device_that_is_not_there_is_said(device: str, code: int, run: Any, tmp_path: Path, small: Corpus, tiny_t5: Path) -> None:
+def test_a_device_that_is_not_available_is_refused(device: str, code: int, run: Any, tmp_path: Path, small: Corpus, tiny_t5: Path) -> None:
     import torch
 
     assert device != "cuda" or not torch.cuda.is_available()
@@ -303,10 +303,10 @@ def test_smollm2_generates_per_document(tiny_llama: tuple[Any, Any], small: Corp
     monkeypatch.setattr(smollm2, "weights", lambda **keywords: Path())
     monkeypatch.setattr(smollm2, "load_gguf", lambda folder, device: tiny_llama)
     monkeypatch.setattr(smollm2, "query_in", lambda text, document: f"{document.docid} {text!r}")
-    made = list(make_generator("smollm2", per_document=2).generate(small.documents))
-    assert [{query.split()[0] for query in queries} for queries in made] == [{"d1"}, {"d2"}, {"d3"}]
-    assert all(len(queries) == 4 for queries in made)
-    assert list(make_generator("smollm2", per_document=2).generate(small.documents)) == made
+    queries_by_document = list(make_generator("smollm2", per_document=2).generate(small.documents))
+    assert [{query.split()[0] for query in queries} for queries in queries_by_document] == [{"d1"}, {"d2"}, {"d3"}]
+    assert all(len(queries) == 4 for queries in queries_by_document)
+    assert list(make_generator("smollm2", per_document=2).generate(small.documents)) == queries_by_document
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_unknown_judgements_up_to_the_bound_are_left_out_and_counted(tmp_path: P
         Corpus.read(tmp_path / "c", max_unknown=1)
 
 
-def test_queries_in_train_and_test_are_said(tmp_path: Path) -> None:
+def test_queries_in_train_and_test_are_noted(tmp_path: Path) -> None:
     write(tmp_path / "c/corpus.jsonl", b'{"_id": "d", "text": "x"}\n')
     write(tmp_path / "c/queries.jsonl", b'{"_id": "q", "text": "x"}\n{"_id": "r", "text": "y"}\n')
     write(tmp_path / "c/qrels/train.tsv", b"q\td\t1\n")

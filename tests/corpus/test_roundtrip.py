@@ -55,19 +55,19 @@ def test_jsonl_reads_back_equal(corpus: Corpus) -> None:
         assert Corpus.read(Path(folder) / "c.jsonl") == documents_only
 
 
-CELL = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\t\r\n"), max_size=40)
+VALUE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00\t\r\n"), max_size=40)
 
 
 @given(
     st.dictionaries(
-        ID, st.tuples(CELL.filter(str.strip), CELL, st.lists(CELL.filter(str.strip), max_size=3, unique=True)), min_size=1, max_size=5
+        ID, st.tuples(VALUE.filter(str.strip), VALUE, st.lists(VALUE.filter(str.strip), max_size=3, unique=True)), min_size=1, max_size=5
     )
 )
 def test_pairs_read_back_equal(rows: dict[str, tuple[str, str, list[str]]]) -> None:
     documents = [Document(docid, text, title) for docid, (text, title, _) in rows.items()]
-    asked = [(docid, query) for docid, (_, _, queries) in rows.items() for query in queries]
-    queries = list({query: Query(queryid_of(query), query) for _, query in asked}.values())
-    qrels = {"train": [Judgement(queryid_of(query), docid) for docid, query in asked]} if asked else {}
+    pairs = [(docid, query) for docid, (_, _, queries) in rows.items() for query in queries]
+    queries = list({query: Query(queryid_of(query), query) for _, query in pairs}.values())
+    qrels = {"train": [Judgement(queryid_of(query), docid) for docid, query in pairs]} if pairs else {}
     corpus = Corpus(documents, queries, qrels)
     with tempfile.TemporaryDirectory() as folder:
         corpus.write(Path(folder) / "c.tsv", format="pairs")

@@ -21,8 +21,8 @@ def squad_file(paragraphs: list[tuple[str, str, list[tuple[str, str]]]]) -> dict
     """SQuAD's JSON for (title, context, [(id, question)])."""
     return {
         "data": [
-            {"title": title, "paragraphs": [{"context": context, "qas": [{"id": i, "question": q, "answers": []} for i, q in asked]}]}
-            for title, context, asked in paragraphs
+            {"title": title, "paragraphs": [{"context": context, "qas": [{"id": i, "question": q, "answers": []} for i, q in questions]}]}
+            for title, context, questions in paragraphs
         ]
     }
 
@@ -53,27 +53,27 @@ def test_squadx_follows_its_rules(squad_folder: Path) -> None:
     # Equal paragraphs are one document, white space collapsed; the repeated question and the one under two documents are gone.
     first = corpus.documents[0]
     assert (first.text, first.title, first.metadata) == ("First paragraph of text.", "Some Title", {"domain": "wiki"})
-    asked = {
+    queryids = {
         d.docid: sorted(p.query.queryid for s in ("train", "dev", "test") for p in corpus.pairs(s) if p.docid == d.docid)
         for d in corpus.documents
     }
-    assert asked[first.docid] == ["wiki-1", "wiki-4", "wiki-9"]
+    assert queryids[first.docid] == ["wiki-1", "wiki-4", "wiki-9"]
     assert [document.text for document in corpus.documents] == ["First paragraph of text.", "Second paragraph.", "A comment."]
     assert corpus.documents[2].title == ""  # none for reddit
 
 
 @pytest.mark.parametrize(("count", "test", "dev"), [(3, 1, 0), (5, 1, 1), (12, 1, 1)])
 def test_squadx_splits_by_number_of_questions(count: int, test: int, dev: int) -> None:
-    asked = [squadx.Question(f"q{i}", f"question {i}") for i in range(count)]
-    splits = squadx.splits_of("doc", asked)
+    questions = [squadx.Question(f"q{i}", f"question {i}") for i in range(count)]
+    splits = squadx.splits_of("doc", questions)
     assert (splits.count("test"), splits.count("dev")) == (test, dev)
-    assert dict(zip(asked[::-1], squadx.splits_of("doc", asked[::-1]), strict=True)) == dict(zip(asked, splits, strict=True))
+    assert dict(zip(questions[::-1], squadx.splits_of("doc", questions[::-1]), strict=True)) == dict(zip(questions, splits, strict=True))
 
 
 def test_squadx_documents_with_two_or_four_questions_give_one_more_now_and_then() -> None:
     def share(count: int, name: str) -> float:
-        asked = [squadx.Question(f"q{i}", "") for i in range(count)]
-        return sum(name in squadx.splits_of(f"doc{i}", asked) for i in range(2000)) / 2000
+        questions = [squadx.Question(f"q{i}", "") for i in range(count)]
+        return sum(name in squadx.splits_of(f"doc{i}", questions) for i in range(2000)) / 2000
 
     assert share(2, "test") == pytest.approx(0.5, abs=0.05)
     assert share(4, "dev") == pytest.approx(0.25, abs=0.05)
@@ -263,8 +263,8 @@ def test_irds_applies_our_rules_to_what_it_reads(tmp_path: Path) -> None:
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
     docs, queries, qrels = (LocalDownload(tmp_path / name) for name in contents)
-    made = ir_datasets.Dataset(TsvDocs(docs), TsvQueries(queries), TrecQrels(qrels, {1: "relevant"}))
-    ir_datasets.registry.register("promptdsi-strict", made)
+    dataset = ir_datasets.Dataset(TsvDocs(docs), TsvQueries(queries), TrecQrels(qrels, {1: "relevant"}))
+    ir_datasets.registry.register("promptdsi-strict", dataset)
     with pytest.raises(PromptDSIError, match="2 judgements name unknown queries or documents, 0 allowed"):
         build_stream("irds:promptdsi-strict", Request(), new=0)
     request = Request(max_unknown=2)

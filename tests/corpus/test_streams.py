@@ -32,8 +32,8 @@ def test_a_random_split_is_a_partition_of_the_promised_sizes(count: int, new: in
     corpus = numbered(count)
     parts = split_at_random(corpus, new=new, share=share, seed=seed)
     assert [len(part) for part in parts[1:]] == [round(share * count)] * new
-    together = [document for part in parts for document in part.documents]
-    assert sorted(together) == sorted(corpus.documents)
+    documents = [document for part in parts for document in part.documents]
+    assert sorted(documents) == sorted(corpus.documents)
     for part in parts:
         docids = {document.docid for document in part.documents}
         assert {judgement.docid for judgement in part.qrels.get("train", [])} == docids
@@ -78,7 +78,7 @@ def test_by_value_one_corpus_per_value_in_order_of_appearance() -> None:
     ("field", "says"),
     [("missing", "document 'd0' has no field 'missing'; its fields are: kind, year"), ("kind", "expected a date like")],
 )
-def test_a_field_that_does_not_serve_is_said(field: str, says: str) -> None:
+def test_a_field_that_cannot_split_is_refused(field: str, says: str) -> None:
     with pytest.raises(PromptDSIError, match=says):
         split_by_date(numbered(20), field, new=1, share=0.5)
 
@@ -114,7 +114,7 @@ def test_the_same_command_gives_the_same_bytes_and_says_so(run: Any, tmp_path: P
     assert [entry["documents"] for entry in manifest["corpora"]] == [298, 18, 18, 18]
 
 
-def test_another_stream_is_replaced_only_when_asked(run: Any, tmp_path: Path) -> None:
+def test_another_stream_is_replaced_only_with_overwrite(run: Any, tmp_path: Path) -> None:
     assert run("data", "demo", "-o", "s").returncode == 0
     refused = run("data", "demo", "-o", "s", "--seed", "1", "--new", "1")
     assert refused.returncode == 1 and "--overwrite replaces it" in refused.stderr

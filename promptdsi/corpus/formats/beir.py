@@ -161,9 +161,9 @@ def _known_only(
 
 
 def _note_queries(queries: list[Query], qrels: dict[str, list[Judgement]], notes: ReadNotes) -> None:
-    judged = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
-    queryids = set().union(*judged.values()) if judged else set()
-    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in queryids for query in queries))
+    queryids = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
+    all_queryids = set().union(*queryids.values())
+    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in all_queryids for query in queries))
     for held_out in ("dev", "test"):
-        shared = judged.get("train", set()) & judged.get(held_out, set())
+        shared = queryids.get("train", set()) & queryids.get(held_out, set())
         notes.count(f"queries are judged in train and in {held_out}: results on {held_out} will look too good", len(shared))

@@ -46,7 +46,7 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
     queries: dict[str, Query] = {}
     qrels: dict[str, list[Judgement]] = {}
     unknown = 0
-    for split, subset in _judged_subsets(ir_datasets, request.name):
+    for split, subset in _subsets_with_qrels(ir_datasets, request.name):
         texts = {query.query_id: query.default_text() for query in subset.queries_iter()}
         rows = {(row.query_id, row.doc_id): int(row.relevance) for row in subset.qrels_iter()}
         for (queryid, docid), score in rows.items():
@@ -90,7 +90,7 @@ def _documents(dataset: Any, request: Request) -> list[Document]:
     return list(documents.values())
 
 
-def _judged_subsets(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:
+def _subsets_with_qrels(ir_datasets: Any, name: str) -> list[tuple[str, Any]]:
     """The data sets with judgements and their splits: the named one itself, and its subsets."""
     own_split = SUBSETS.get(name.rsplit("/", 1)[-1], "test")
     candidates = [(own_split, name)] + [(split, f"{name}/{subset}") for subset, split in SUBSETS.items()]

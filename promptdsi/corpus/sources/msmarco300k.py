@@ -34,18 +34,18 @@ def build(request: Request) -> SourceData:
     if request.raw is None:
         raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
     paths = {what: _file(request.raw, name) for what, name in FILES.items()}
-    judged = [(*pair, False) for pair in _qrels(paths["train qrels"], request.notes)]
-    judged += [(*pair, True) for pair in _qrels(paths["dev qrels"], request.notes)]
-    relevant = list(dict.fromkeys(docid for _, docid, _ in judged))
+    labels = [(*pair, False) for pair in _qrels(paths["train qrels"], request.notes)]
+    labels += [(*pair, True) for pair in _qrels(paths["dev qrels"], request.notes)]
+    relevant = list(dict.fromkeys(docid for _, docid, _ in labels))
     sampled = set(seeded_order(relevant, request.seed, "msmarco")[:DOCUMENTS])
     documents = list(_documents(paths["docs"], sampled, request))
     present = {document.docid for document in documents}
     request.notes.count("judged documents are missing from the docs file", len(sampled - present))
     texts = _queries(paths["train queries"], request.notes) | _queries(paths["dev queries"], request.notes)
-    request.notes.count("judgements name unknown queries and were left out", sum(queryid not in texts for queryid, _, _ in judged))
+    request.notes.count("judgements name unknown queries and were left out", sum(queryid not in texts for queryid, _, _ in labels))
     labeled = [
         LabeledQuery(Query(f"ms-{queryid}", texts[queryid]), docid, official_dev)
-        for queryid, docid, official_dev in judged
+        for queryid, docid, official_dev in labels
         if docid in present and queryid in texts
     ]
     options = SplitOptions(
