@@ -1,27 +1,52 @@
-"""Blobs: files named by their own sha256, written once. The same content is the same file, so "nothing changed" can be seen."""
+"""Blobs: files named by their sha256, written once. The same content is the same file, so "nothing changed" can be checked.
+
+A corpus has up to five: `rows` (its rows and their quantized codes), `ids` (docids and content hashes), `documents` (SQLite, never
+opened by training), `probes` and `queries` (JSON lists). `since`, the generation the corpus arrived in, is part of each, so that
+two corpora never share a blob: what is erased from one must stay in the other.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.corpus.records import Document
+from promptdsi.engine.codes import PANEL, Codes, coded
 from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.errors import DataError
-from promptdsi.files import adopt, atomic_write, remove, sha256_of
+from promptdsi.engine.table import Block
+from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.files import adopt, atomic_write, discard, remove
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
 NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
+STORES = ("text", "title", "none")  # what is stored of documents
+TABLE = "CREATE TABLE documents (place INTEGER PRIMARY KEY, docid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
+HASH = 64  # characters of a sha256
+CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the fields of `Codes`
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a path is a file of its own: no link may lead out of the index."""
+    """Whether a path is a regular file: no link may lead out of the index."""
     return path.is_file() and not path.is_symlink()
+
+
+def file_hash(path: Path) -> str:
+    """Hex sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Blobs:
@@ -31,9 +56,9 @@ class Blobs:
         self.folder = folder
 
     def put(self, content: bytes, kind: str) -> str:
-        """Store content and return its name; what is there already, whole, is not written again."""
+        """Store content and return its name; an intact blob of that name is not written again."""
         name = f"{hashlib.sha256(content).hexdigest()}.{kind}"
-        if not self._holds(name):
+        if not self._is_intact(name):
             with atomic_write(self.folder / name) as file:
                 file.write(content)
         return name
@@ -41,24 +66,53 @@ class Blobs:
     def put_json(self, value: Any) -> str:
         return self.put(json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8"), "json")
 
-    def take(self, temporary: Path, kind: str) -> str:
-        """Store a file that was written beside the blobs, and return its name."""
-        name = f"{sha256_of(temporary)}.{kind}"
-        if self._holds(name):
-            remove([temporary])
-        else:
-            adopt(temporary, self.folder / name)
-        return name
+    def put_list(self, entries: list[dict[str, Any]], *, since: int) -> str:
+        """Store probes or training queries."""
+        return self.put_json({"since": since, "entries": entries})
+
+    def put_rows(self, rows: NDArray[np.float32], *, since: int) -> str:
+        """Store rows (n, D) with their quantized codes, which a search reads first."""
+        from safetensors.numpy import save
+
+        try:
+            tensors = {"rows": np.ascontiguousarray(rows), "panel": np.array([PANEL], np.int32)} | coded(rows)._asdict()
+        except ValueError as error:
+            raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
+        return self.put(save(tensors, {"since": str(since)}), "safetensors")
+
+    def put_documents(self, numbered: Iterable[tuple[int, Document]], *, since: int, store: str = "text") -> str:
+        """Store documents under their positions in the corpus; `store` says how much of each."""
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".documents.")
+        os.close(handle)
+        try:
+            with contextlib.closing(sqlite3.connect(name, isolation_level=None)) as database:
+                # No journal and no sync: the file is synced as a whole before it gets its name.
+                database.execute("PRAGMA journal_mode=OFF")
+                database.execute("PRAGMA synchronous=OFF")
+                database.execute(f"PRAGMA user_version={since:d}")
+                database.execute("BEGIN")
+                database.execute(TABLE)
+                records = (_document_record(position, document, store) for position, document in numbered)
+                database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
+                database.execute("COMMIT")
+            blob = f"{file_hash(Path(name))}.sqlite"
+            if not self._is_intact(blob):
+                adopt(Path(name), self.folder / blob)
+            return blob
+        except sqlite3.OperationalError as error:
+            raise DataError(f"the documents could not be written: {error}", path=self.folder) from None
+        finally:
+            discard(Path(name))
 
     def path(self, name: str) -> Path:
-        """Where a blob is; it must be there, and be a file of its own."""
+        """The path of a blob, which must exist and be a regular file."""
         if not NAME.fullmatch(name):
             raise DataError(f"names the blob {name[:100]!r}, which is no blob's name; run `promptdsi verify`", path=self.folder.parent)
         path = self.folder / name
         if self.folder.is_symlink() or path.is_symlink():
             raise DataError("is a link; an index holds its own files only", path=path)
         if not path.is_file():
-            raise DataError("is missing; restore it from a copy, or see with `promptdsi verify` which generations are whole", path=path)
+            raise DataError("is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path)
         return path
 
     def size(self, name: str) -> int:
@@ -67,11 +121,9 @@ class Blobs:
     def check(self, name: str, size: int) -> None:
         """Raise DataError unless the blob has the size and the checksum it should."""
         path = self.path(name)
-        if path.stat().st_size != size or sha256_of(path) != name[:64]:
-            raise DataError(
-                "is damaged (sha256 or size differ); restore it from a copy, or see with `promptdsi verify` which generations are whole",
-                path=path,
-            )
+        if path.stat().st_size != size or file_hash(path) != name[:HASH]:
+            advice = "restore it from a copy, or see with `promptdsi verify` which generations are intact"
+            raise DataError(f"is damaged (sha256 or size differ); {advice}", path=path)
 
     def json(self, name: str) -> Any:
         path = self.path(name)
@@ -80,11 +132,14 @@ class Blobs:
         except ValueError:
             raise DataError("is damaged (no JSON); run `promptdsi verify`", path=path) from None
 
+    def list(self, name: str) -> list[dict[str, Any]]:
+        return list(self.json(name)["entries"])
+
     def text(self, name: str) -> str:
         return self.path(name).read_text("utf-8")
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Tensors mapped from the file, not read: memory is used as they are. The header is checked before anything is allocated."""
+        """Tensors mapped from the file, not read. The header is checked before anything is allocated."""
         from safetensors import SafetensorError, safe_open
 
         path = self.path(name)
@@ -95,16 +150,107 @@ class Blobs:
             raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
 
     def arrays(self, name: str) -> dict[str, NDArray[Any]]:
-        """The same for the query engine, without torch."""
+        """The same as numpy arrays, without torch."""
         return mapped_tensors(self.path(name))
 
+    def rows(self, name: str) -> Block:
+        """Rows and codes, mapped. Indexes written before codes lay in panels get them here, in memory."""
+        arrays = self.arrays(name)
+        rows = arrays["rows"]
+        if rows.ndim != 2 or rows.dtype != np.float32:
+            raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
+        return Block(rows, stored_codes(arrays) or coded(rows))
+
     def names(self) -> set[str]:
-        """Every file of the folder, ours or not."""
+        """Every file of the folder."""
         return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
 
     def remove(self, names: set[str]) -> None:
         remove([self.folder / name for name in sorted(names)])
 
-    def _holds(self, name: str) -> bool:
+    def _is_intact(self, name: str) -> bool:
         path = self.folder / name
-        return is_plain(path) and sha256_of(path) == name[:64]
+        return is_plain(path) and file_hash(path) == name[:HASH]
+
+
+def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> Codes | None:
+    """The codes of a rows blob; None where it has none in panels of the size a search scans."""
+    rows = arrays["rows"]
+    if not np.array_equal(arrays.get("panel", ()), [PANEL]):
+        return None
+    codes = Codes(**{part: arrays[part] for part in Codes._fields})
+    if [part.shape for part in codes] != [(rows.size,), *[rows.shape[:1]] * 4] or [part.dtype for part in codes] != CODE_TYPES:
+        raise ValueError("codes that are not those of the rows")
+    return codes
+
+
+class Ids(NamedTuple):
+    """By position in the corpus: docids, None where the document was purged, and the content hashes, joined into one string."""
+
+    since: int
+    docids: list[str | None]
+    marks: str
+
+    @classmethod
+    def of(cls, documents: Sequence[Document], *, since: int) -> Ids:
+        return cls(since, [document.docid for document in documents], "".join(content_hash(document) for document in documents))
+
+    @classmethod
+    def from_json(cls, value: Any) -> Ids:
+        return cls(value["since"], value["docids"], value["marks"])
+
+    def content_hash(self, position: int) -> str:
+        return self.marks[HASH * position : HASH * (position + 1)]
+
+    def without(self, positions: set[int]) -> Ids:
+        """The same with some documents erased; the others keep their positions."""
+        hashes = ["0" * HASH if position in positions else self.content_hash(position) for position in range(len(self.docids))]
+        docids = [None if position in positions else docid for position, docid in enumerate(self.docids)]
+        return Ids(self.since, docids, "".join(hashes))
+
+
+def content_hash(document: Document) -> str:
+    """Two documents of one docid are equal if title, text and metadata are."""
+    metadata = json.dumps(dict(document.metadata), ensure_ascii=False, sort_keys=True)
+    return hashlib.sha256(f"{document.title}\0{document.text}\0{metadata}".encode()).hexdigest()
+
+
+def _document_record(position: int, document: Document, store: str) -> tuple[Any, ...]:
+    if store == "title":
+        return position, document.docid, document.title, "", None
+    metadata = json.dumps(dict(document.metadata), ensure_ascii=False) if document.metadata else None
+    return position, document.docid, document.title, document.text, metadata
+
+
+class Documents:
+    """The stored documents of one corpus, by their position in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        # immutable: no lock, no journal, nothing written beside it, so read-only media work as well.
+        try:
+            self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise DataError(f"cannot be opened ({error})", path=path) from None
+
+    def get(self, position: int) -> Document | None:
+        documents = self._select("WHERE place = ?", position)
+        return documents[0][1] if documents else None
+
+    def __iter__(self) -> Iterator[tuple[int, Document]]:
+        yield from self._select("ORDER BY place")
+
+    def _select(self, clause: str, *values: Any) -> list[tuple[int, Document]]:
+        try:
+            rows = self._database.execute(f"SELECT place, docid, title, text, metadata FROM documents {clause}", values).fetchall()
+        except sqlite3.Error as error:
+            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=self.path) from None
+        return [(position, Document(docid, text, title, json.loads(metadata or "{}"))) for position, docid, title, text, metadata in rows]
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __del__(self) -> None:
+        # At once, not when the garbage collector runs: a purged file whose handle is open is still on the disk.
+        if hasattr(self, "_database"):
+            self._database.close()

@@ -8,80 +8,69 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Judgement, Query
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
-from promptdsi.index.snapshot import Snapshot
+from promptdsi.index.generation import Generation
 
 
-def export(snapshot: Snapshot, to: str, folder: Path) -> list[str]:
+def export(generation: Generation, to: str, folder: Path) -> list[str]:
     """Write an export into a new folder and return the names of its files."""
     if to not in EXPORTS:
         raise UsageError(f"no export {to!r}; there are {', '.join(EXPORTS)}")
     if folder.exists() and any(folder.iterdir()):
         raise DataError("exists and is not empty", path=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    EXPORTS[to](snapshot, folder)
+    EXPORTS[to](generation, folder)
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def live(snapshot: Snapshot) -> list[int]:
-    """The rows of all documents that can be found."""
-    return [row for row in range(len(snapshot.table)) if row not in snapshot.table.deleted]
-
-
-def _matrix(snapshot: Snapshot) -> NDArray[np.float32]:
-    """The living rows: (N, D)."""
-    return snapshot.table.vectors(live(snapshot))
-
-
-def _faiss(snapshot: Snapshot, folder: Path) -> None:
-    """An inner-product index over the living rows; its ids are row numbers, `docids.json` says whose."""
+def _faiss(generation: Generation, folder: Path) -> None:
+    """An inner-product index over the live rows; its ids are row numbers, which `docids.json` maps to docids."""
     try:
         import faiss
     except ImportError:
         raise PromptDSIError("the export to FAISS needs faiss: pip install 'promptdsi[faiss]'") from None
-    matrix = _matrix(snapshot)
-    index = faiss.IndexIDMap(faiss.IndexFlatIP(matrix.shape[1]))
-    index.add_with_ids(matrix, np.array(live(snapshot), dtype=np.int64))
+    rows = generation.live_rows()
+    vectors = generation.table.vectors(rows)
+    index = faiss.IndexIDMap(faiss.IndexFlatIP(vectors.shape[1]))
+    index.add_with_ids(vectors, np.array(rows, dtype=np.int64))
     faiss.write_index(index, str(folder / "rows.faiss"))
-    docids = snapshot.table.docids
-    _write(folder / "docids.json", {str(row): docids[row] for row in live(snapshot)})
+    _write(folder / "docids.json", {str(row): generation.table.docids[row] for row in rows})
 
 
-def _beir(snapshot: Snapshot, folder: Path) -> None:
-    """The stored documents, and the queries that were kept as train queries."""
-    if snapshot.manifest.store != "text":
-        raise PromptDSIError(f"the index stores no text (--store {snapshot.manifest.store}), so its documents cannot be exported")
-    rows = live(snapshot)
-    documents = [document for row in rows if (document := snapshot.document(row))]
-    here = {(snapshot.place(row).number, snapshot.table.docids[row]) for row in rows}
-    kept = [
-        (f"{number}-{place}", one)
-        for number in range(len(snapshot.manifest.corpora))
-        for place, one in enumerate(one for some in snapshot.kept_queries(number).values() for one in some)
-        if (number, one["docid"]) in here
-    ]
-    queries = [Query(queryid, one["text"], one["kind"]) for queryid, one in kept]
-    Corpus(documents, queries, {"train": [Judgement(queryid, one["docid"]) for queryid, one in kept]} if kept else {}).write(folder)
+def _beir(generation: Generation, folder: Path) -> None:
+    """The stored documents, and the stored training queries as train queries."""
+    if generation.manifest.store != "text":
+        raise PromptDSIError(f"the index stores no text (--store {generation.manifest.store}), so its documents cannot be exported")
+    rows = generation.live_rows()
+    documents = [document for row in rows if (document := generation.document(row))]
+    live = {(generation.origin(row).corpus, generation.table.docids[row]) for row in rows}
+    queries, judgements = [], []
+    for number in range(len(generation.manifest.corpora)):
+        stored = [query for queries_of_document in generation.stored_queries(number).values() for query in queries_of_document]
+        for position, query in enumerate(stored):
+            if (number, query["docid"]) in live:
+                queries.append(Query(f"{number}-{position}", query["text"], query["kind"]))
+                judgements.append(Judgement(f"{number}-{position}", query["docid"]))
+    Corpus(documents, queries, {"train": judgements} if judgements else {}).write(folder)
 
 
-def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
-    """The encoder as transformers and sentence-transformers load it, the rows beside it."""
+def _hugging_face(generation: Generation, folder: Path) -> None:
+    """The encoder as transformers and sentence-transformers load it, with the rows."""
     import torch
 
     from promptdsi.methods.storage import to_bytes
     from promptdsi.model.families import library_config, library_weights
 
-    method = snapshot.method
+    method = generation.method
     config = method.model_.encoder.config
     weights = library_weights(method.model_.encoder.state_dict(), config)
     for name, tensors in (
         ("model", weights),
-        ("rows", {"rows": torch.from_numpy(_matrix(snapshot))}),
+        ("rows", {"rows": torch.from_numpy(generation.table.vectors(generation.live_rows()))}),
         ("prompts", method.model_.strategy.state()),
     ):
         if tensors:
@@ -92,28 +81,29 @@ def _hugging_face(snapshot: Snapshot, folder: Path) -> None:
         file.write(method.tokenizer_.json.encode("utf-8"))
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": method.encoding.max_tokens})
     docids = method.model_.rows.docids
-    _write(folder / "docids.json", [docids[row] for row in live(snapshot)])
-    _write(folder / "promptdsi.json", {"method": method.name, "generation": snapshot.manifest.number, "params": snapshot.manifest.params})
+    _write(folder / "docids.json", [docids[row] for row in generation.live_rows()])
+    _write(
+        folder / "promptdsi.json", {"method": method.name, "generation": generation.manifest.number, "params": generation.manifest.params}
+    )
     modules = ["Transformer", "Pooling", *(["Normalize"] if method.encoding.normalize else [])]
     paths = ["", "1_Pooling", "2_Normalize"]
     _write(
         folder / "modules.json",
         [
-            {"idx": place, "name": str(place), "path": paths[place], "type": f"sentence_transformers.models.{kind}"}
-            for place, kind in enumerate(modules)
+            {"idx": number, "name": str(number), "path": paths[number], "type": f"sentence_transformers.models.{kind}"}
+            for number, kind in enumerate(modules)
         ],
     )
     _write(folder / "sentence_bert_config.json", {"max_seq_length": method.encoding.max_tokens, "do_lower_case": False})
     mode = {"word_embedding_dimension": config.width, "pooling_mode_mean_tokens": method.encoding.pooling == "mean"}
     _write(folder / "1_Pooling" / "config.json", mode | {"pooling_mode_cls_token": method.encoding.pooling == "first"})
     with atomic_write(folder / "README.md") as file:
-        file.write(_card(snapshot).encode("utf-8"))
+        file.write(_card(generation).encode("utf-8"))
 
 
-def _card(snapshot: Snapshot) -> str:
-    manifest, method = snapshot.manifest, snapshot.method
-    counted = zip(manifest.corpora, manifest.deleted_positions(), strict=True)
-    corpora = "\n".join(f"| {entry.name} | {entry.count - len(gone):,} | {entry.since} |" for entry, gone in counted)
+def _card(generation: Generation) -> str:
+    manifest, method = generation.manifest, generation.method
+    corpora = "\n".join(f"| {corpus.corpus} | {corpus.documents:,} | {corpus.since} |" for corpus in manifest.summary().corpora)
     prompts = (
         f"Queries are encoded with prompts (`{method.prompts}`) that plain libraries do not apply: with `model.safetensors` alone "
         "scores are those *without* prompts. Use `promptdsi` for exact results."
@@ -144,7 +134,7 @@ documents.
 """
 
 
-EXPORTS: dict[str, Callable[[Snapshot, Path], None]] = {"faiss": _faiss, "beir": _beir, "hf": _hugging_face}
+EXPORTS: dict[str, Callable[[Generation, Path], None]] = {"faiss": _faiss, "beir": _beir, "hf": _hugging_face}
 
 
 def _write(path: Path, value: Any) -> None:

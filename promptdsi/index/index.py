@@ -19,11 +19,10 @@ from promptdsi.corpus.records import Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import explain, export, purge, removal, search, verify
-from promptdsi.index.answering import check_engine
-from promptdsi.index.eval_records import evaluate_split, read_records, write_record
+from promptdsi.index import delete, explain, export, purge, search, verify
+from promptdsi.index.generation import Generation, check_engine, open_generation, suggest_similar
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.options import Options
+from promptdsi.index.measure import evaluate_split
 from promptdsi.index.results import (
     DiskUsage,
     DocumentSample,
@@ -38,7 +37,6 @@ from promptdsi.index.results import (
     Verification,
     WorkEstimate,
 )
-from promptdsi.index.snapshot import Snapshot, close_to, make_method, open_snapshot
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
@@ -64,7 +62,7 @@ class Index:
         self._open: dict[str, Any] = {"engine": engine, "device": device, "threads": threads, "check": check}
         check_engine(engine, device, manifest)
         self._manifest: Manifest | None = manifest
-        self._snapshot: Snapshot | None = None
+        self._opened: Generation | None = None
 
     @classmethod
     def create(
@@ -94,14 +92,15 @@ class Index:
         `keep_probes` dev queries are stored to measure drift with later, `keep_queries` stores the training queries for
         `search(explain=True)`. `on_start` is called with an estimate of the work before training begins.
         """
-        from promptdsi.index import growth  # imports torch
+        from promptdsi.index import update as training  # imports torch
+        from promptdsi.index.method_io import make_method
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
         chosen = make_method(method, preset, {**(params or {}), **{key: value for key, value in given.items() if value is not None}})
-        options = Options(
+        options = training.Options(
             name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device, progress=progress, on_start=on_start
         )
-        report = growth.create(Store(Path(path).expanduser()), corpus, chosen, options)
+        report = training.create(Store(Path(path).expanduser()), corpus, chosen, options)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -109,9 +108,10 @@ class Index:
     @staticmethod
     def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
         """In a helper process of torchrun: train together with the first process, which runs `create` and writes the index."""
-        from promptdsi.index.together import help_create
+        from promptdsi.index.method_io import make_method
+        from promptdsi.training.distributed import receive_corpus
 
-        help_create(make_method(method, preset, params))
+        make_method(method, preset, params).fit(receive_corpus())
 
     @classmethod
     def open(
@@ -133,7 +133,7 @@ class Index:
         store = Store(Path(path).expanduser())
         index = cls(store, manifest=store.manifest(at), pinned=at is not None, engine=engine, device=device, threads=threads, check=check)
         if check:
-            index._snapshot = open_snapshot(store, at=at, **index._open)
+            index._opened = open_generation(store, at=at, **index._open)
         return index
 
     def reopen(self, *, at: int | None = None) -> Self:
@@ -141,10 +141,10 @@ class Index:
 
         Blobs that an unfinished purge is about to erase are not used.
         """
-        verified = self.snapshot.manifest.blobs()
-        snapshot = open_snapshot(self.store, at=at, verified=verified, erase=self.manifest.erase if at is not None else {}, **self._open)
-        index = type(self)(self.store, manifest=snapshot.manifest, pinned=at is not None, **self._open)
-        index._snapshot = snapshot
+        verified = self.opened.manifest.blobs()
+        opened = open_generation(self.store, at=at, verified=verified, erase=self.manifest.erase if at is not None else {}, **self._open)
+        index = type(self)(self.store, manifest=opened.manifest, pinned=at is not None, **self._open)
+        index._opened = opened
         return index
 
     @staticmethod
@@ -164,18 +164,18 @@ class Index:
     @property
     def manifest(self) -> Manifest:
         """The manifest of the generation this index answers from."""
-        if self._snapshot is not None:
-            return self._snapshot.manifest
+        if self._opened is not None:
+            return self._opened.manifest
         if self._manifest is None:
             self._manifest = self.store.manifest()
         return self._manifest
 
     @property
-    def snapshot(self) -> Snapshot:
+    def opened(self) -> Generation:
         """The opened generation. After a write it is opened when next needed: writing itself opens no document."""
-        if self._snapshot is None:
-            self._snapshot = open_snapshot(self.store, at=self.manifest.number, **self._open)
-        return self._snapshot
+        if self._opened is None:
+            self._opened = open_generation(self.store, at=self.manifest.number, **self._open)
+        return self._opened
 
     @property
     def generation(self) -> int:
@@ -213,9 +213,9 @@ class Index:
         `fast` adds the documents without training; `tune` trains them later. `update` replaces documents whose content changed.
         With `max_drift` nothing is committed if Hits@10 on the stored probe queries falls by more than that.
         """
-        from promptdsi.index import growth
+        from promptdsi.index import update as training
 
-        options = Options(
+        options = training.Options(
             name=name,
             fast=fast,
             update=update,
@@ -227,7 +227,7 @@ class Index:
             progress=progress,
             on_start=on_start,
         )
-        self.report = growth.add(self._writable(), corpus, options)
+        self.report = training.add(self._writable(), corpus, options)
         self._forget_generation()
         return self.report
 
@@ -235,11 +235,11 @@ class Index:
         self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
     ) -> list[Report]:
         """Train the corpora that were added with `fast`, one generation each."""
-        from promptdsi.index import growth
+        from promptdsi.index import update as training
 
-        options = Options(max_drift=max_drift, seed=seed, device=self.device, progress=progress, on_start=on_start)
+        options = training.Options(max_drift=max_drift, seed=seed, device=self.device, progress=progress, on_start=on_start)
         try:
-            reports = growth.tune(self._writable(), options)
+            reports = training.tune(self._writable(), options)
         finally:
             self._forget_generation()  # corpora tuned before one that failed stay
         self.report = reports[-1] if reports else self.report
@@ -261,28 +261,28 @@ class Index:
 
     def search_batch(self, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
-        return search.search_batch(self.snapshot, requests, stop=stop)
+        return search.search_batch(self.opened, requests, stop=stop)
 
     def get(self, docid: str) -> Document:
         """What the index stores of a document."""
-        return self.snapshot.get(docid)
+        return self.opened.get(docid)
 
     def locate(self, docid: str) -> Location | None:
         """The corpus of a document and whether it is deleted; None where the index has no such document."""
-        return self.snapshot.locate(docid)
+        return self.opened.locate(docid)
 
     def suggest(self, docid: str) -> str:
         """The end of an error message that names the most similar docid, or nothing."""
-        return close_to(docid, self.snapshot.row_of)
+        return suggest_similar(docid, self.opened.row_of)
 
     def neighbors(self, docid: str, *, k: int = 5) -> list[Neighbor]:
         """The k documents whose rows are most similar to a document's."""
-        self.snapshot.get(docid)  # raises where there is no such document
-        return explain.nearest_rows(self.snapshot, [self.snapshot.row_of[docid]], k)[0]
+        self.opened.get(docid)  # raises where there is no such document
+        return explain.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
 
     def sample(self, limit: int) -> DocumentSample:
         """At most `limit` documents, evenly spaced in order of arrival, with their rows."""
-        return self.snapshot.sample(limit)
+        return self.opened.sample(limit)
 
     def evaluate(
         self, corpus: Corpus, *, split: str = "test", record: bool = False, run: Path | None = None, run_k: int = 100
@@ -292,24 +292,25 @@ class Index:
         `record` stores the ranks, no text, in the index; `run` is a file to write the best `run_k` documents of each query to, in
         TREC format.
         """
-        result = evaluate_split(self.snapshot, corpus, split, run, run_k)
+        result = evaluate_split(self.opened, corpus, split, run, run_k)
         if record:
-            write_record(self.store, generation=self.generation, corpus=corpus.name, split=split, query_ranks=result.query_ranks)
+            ranks = [min(query.ranks) for query in result.query_ranks]
+            self.store.write_record(EvalRecord(self.generation, corpus.name, split, ranks))
         return result
 
     def eval_records(self) -> list[EvalRecord]:
         """The evaluations that were recorded, by generation, then by corpus."""
-        return read_records(self.store)
+        return self.store.read_records()
 
     # Deletion and history -------------------------------------------------------------------------------------------------
 
     def delete(self, docids: str | Sequence[str]) -> Manifest:
         """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
-        return self._committed(removal.delete(self._writable(), _docids(docids)))
+        return self._committed(delete.delete(self._writable(), _docids(docids)))
 
     def undelete(self, docids: str | Sequence[str]) -> Manifest:
         """Show deleted documents again."""
-        return self._committed(removal.undelete(self._writable(), _docids(docids)))
+        return self._committed(delete.undelete(self._writable(), _docids(docids)))
 
     def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
@@ -317,7 +318,7 @@ class Index:
 
     def rollback(self, to: int | None = None) -> Manifest:
         """Commit a new generation that equals an earlier one, by default the one before."""
-        return self._committed(removal.rollback(self._writable(), to))
+        return self._committed(delete.rollback(self._writable(), to))
 
     def log(self) -> list[Manifest]:
         """Every generation, oldest first."""
@@ -335,7 +336,7 @@ class Index:
 
     def disk_usage(self) -> DiskUsage:
         """The size of the folder, and what `purge` or the next write would remove."""
-        return removal.disk_usage(self.store, self.manifest)
+        return delete.disk_usage(self.store, self.manifest)
 
     def verify(self, *, progress: Progress = silent) -> Verification:
         """Check every file against its checksum and every generation for consistency."""
@@ -343,7 +344,7 @@ class Index:
 
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
-        return export.export(self.snapshot, to, Path(folder))
+        return export.export(self.opened, to, Path(folder))
 
     def _writable(self) -> Store:
         if self.pinned:
@@ -355,7 +356,7 @@ class Index:
         return manifest
 
     def _forget_generation(self) -> None:
-        self._snapshot = self._manifest = None
+        self._opened = self._manifest = None
 
 
 def _docids(docids: str | Sequence[str]) -> list[str]:

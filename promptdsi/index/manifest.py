@@ -1,4 +1,4 @@
-"""A manifest: everything one generation is, as JSON that carries its own checksum."""
+"""A manifest: the description of one generation, as JSON that carries its own checksum."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from promptdsi.errors import DataError
 from promptdsi.index.results import CorpusSummary, IndexSummary
 from promptdsi.methods.options import current_params
 
-FORMAT = 1
+FORMAT = 2  # 1 had other names, which `promptdsi.aliases` lists
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
 PARTS = ("rows", "ids", "documents", "probes", "queries")
 
@@ -30,7 +30,7 @@ class Entry:
     count: int  # rows, deleted ones included
     rows: str
     ids: str
-    documents: str | None = None  # None where the owner stores nothing of the documents
+    documents: str | None = None  # None where nothing of the documents is stored
     probes: str | None = None
     queries: str | None = None
     fast: bool = False  # added without training
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One generation. `metadata` is what the method learned beside weights; `event` says what made this generation, in figures."""
+    """One generation. `metadata` is what the method learned beside weights; `event` describes what made this generation, in counts."""
 
     number: int
     parent: int | None
@@ -58,7 +58,7 @@ class Manifest:
     corpora: tuple[Entry, ...]
     tombstones: tuple[int, ...] = ()
     event: dict[str, Any] = field(default_factory=dict)
-    erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → what takes their place
+    erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → their replacements
     sizes: dict[str, int] = field(default_factory=dict)
     retired: tuple[str, ...] = ()  # blobs that only earlier generations need
     format: int = FORMAT
@@ -74,7 +74,7 @@ class Manifest:
 
     @property
     def documents(self) -> int:
-        """Documents that can be found."""
+        """Documents that can be retrieved."""
         return self.rows - len(self.tombstones)
 
     def firsts(self) -> list[int]:
@@ -86,15 +86,15 @@ class Manifest:
         return firsts
 
     def deleted_positions(self) -> list[list[int]]:
-        """The places of each corpus's deleted documents."""
-        found = []
+        """The positions of each corpus's deleted documents."""
+        positions = []
         for entry, first in zip(self.corpora, self.firsts(), strict=True):
             low, high = (bisect.bisect_left(self.tombstones, row) for row in (first, first + entry.count))
-            found.append([row - first for row in self.tombstones[low:high]])
-        return found
+            positions.append([row - first for row in self.tombstones[low:high]])
+        return positions
 
     def renamed(self, new: dict[str, str]) -> Manifest:
-        """The same generation with other blobs in the place of some."""
+        """The same generation with some blobs replaced: old name → new name."""
         corpora = []
         for entry in self.corpora:
             parts = {part: getattr(entry, part) for part in PARTS}
@@ -122,7 +122,7 @@ class Manifest:
         )
 
     def next(self, kind: str, **changes: Any) -> Manifest:
-        """The generation behind this one, equal to it but for what is said."""
+        """The generation after this one, equal to it apart from `changes`."""
         fresh: dict[str, Any] = {"event": {}, "erase": {}}
         return replace(self, number=self.number + 1, parent=self.number, kind=kind, time=now(), **(fresh | changes))
 
@@ -131,14 +131,15 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        said = renamed(unsealed(path), MANIFEST)
+        content = unsealed(path)
         try:
-            said["params"] = current_params(said["params"])
-            corpora = tuple(Entry(**entry) for entry in said.pop("corpora"))
-            made = cls(**said | {"corpora": corpora, "tombstones": tuple(said["tombstones"]), "retired": tuple(said["retired"])})
+            if content["format"] == 1:
+                content = renamed(content, MANIFEST) | {"params": current_params(content["params"])}
+            corpora = tuple(Entry(**entry) for entry in content.pop("corpora"))
+            lists = {name: tuple(content[name]) for name in ("tombstones", "retired")}
+            return cls(**content | lists | {"corpora": corpora})
         except (TypeError, KeyError) as error:
             raise DataError(f"is no manifest ({error}); run `promptdsi verify`", path=path) from None
-        return made
 
 
 def now() -> str:

@@ -1,7 +1,7 @@
 """Purge: the bytes of a document leave every generation. What prompts or the encoder absorbed of it is not unlearned.
 
-1. Blobs that hold something of the document are written anew without it: its row is zero, its docid and text are gone, its
-   place stays, so that no other document moves.
+1. Blobs that contain something of the document are rewritten without it: its row is zero, its docid and text are removed, its
+   position stays, so that no other document moves.
 2. A new generation names the new blobs and lists the old ones as to be erased; it becomes current. From here on the purge
    will be completed, by this process or by the next writer.
 3. Older manifests are rewritten to name the new blobs, then the old blobs are removed.
@@ -13,10 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.index.documents import Documents, write_documents
-from promptdsi.index.lists import get_list, put_list
+from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import PARTS, Entry, Manifest
-from promptdsi.index.rows import put_rows
 from promptdsi.index.store import Store
 
 
@@ -24,13 +22,13 @@ class NothingToPurge(PromptDSIError):
     """Every deleted document has been purged before."""
 
 
-Places = dict[int, set[int]]  # generation a corpus arrived in → places in it to erase
+Positions = dict[int, set[int]]  # generation a corpus arrived in → positions in it to erase
 
 
 def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
     """Erase the named documents, every version of them, or all deleted ones.
 
-    A purge that was cut off is completed first; that is all a call without names then does, and names it had erased are fine.
+    An interrupted purge is completed first; without docids nothing else is then done, and docids it had erased are accepted.
     """
     with store.writing():
         current = store.manifest()
@@ -42,26 +40,26 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
         history = store.history()
         for manifest in history:
             store.check(manifest, {entry.ids for entry in manifest.corpora})
-        places = _deleted(store, history) if docids is None else _named(store, history, docids, must_be_there=not was_pending)
-        if not places:
+        positions = _deleted(store, history) if docids is None else _named(store, history, docids, must_exist=not was_pending)
+        if not positions:
             if was_pending:
                 return parent
             raise NothingToPurge(f"{store.folder}: no deleted document is left to purge")
-        renamed = _without(store, history, places)
-        count = sum(len(some) for some in places.values())
-        made = _buried(store, parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
-        if in_use := made.blobs() & renamed.keys():
+        renamed = _rewrite_blobs(store, history, positions)
+        count = sum(len(rows) for rows in positions.values())
+        manifest = _delete_erased_rows(store, parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
+        if in_use := manifest.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
-        store.commit(made)
+        store.commit(manifest)
         return finish_purge(store, store.manifest())
 
 
 def finish_purge(store: Store, current: Manifest) -> Manifest:
-    """Complete the purge that made the current generation, if it was cut off; every writer does this first."""
+    """Complete the purge that made the current generation, if it was interrupted; every writer does this first."""
     if pending(store, current):
         for manifest in store.history()[:-1]:
             if manifest.blobs() & current.erase.keys() or current.erase.keys() & set(manifest.retired):
-                store.write_manifest(_buried(store, manifest.renamed(current.erase)))
+                store.write_manifest(_delete_erased_rows(store, manifest.renamed(current.erase)))
         store.blobs.remove(store.blobs.names() & current.erase.keys())
     return current
 
@@ -71,36 +69,35 @@ def pending(store: Store, current: Manifest) -> bool:
     return bool(store.blobs.names() & current.erase.keys())
 
 
-def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, must_be_there: bool = True) -> Places:
+def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, must_exist: bool = True) -> Positions:
     """Where the named documents are, in any generation: one that was rolled back is still on disk."""
-    wanted, found, seen = set(docids), {}, set()
+    missing, positions = set(docids), {}
+    named = frozenset(missing)
     for entry in _corpora(history):
-        known = store.ids(entry.ids).docids
-        places = {place for place, docid in enumerate(known) if docid in wanted}
-        seen |= {known[place] for place in places}
-        if places:
-            found[entry.since] = places
-    if must_be_there and (missing := sorted(wanted - seen)):
-        raise DataError(f"holds no document {missing[0]!r}", path=store.folder)
-    return found
+        matches = {position: docid for position, docid in enumerate(store.docids(entry.ids)) if docid in named}
+        missing -= {docid for docid in matches.values() if docid is not None}
+        if matches:
+            positions[entry.since] = set(matches)
+    if must_exist and missing:
+        raise DataError(f"holds no document {min(missing)!r}", path=store.folder)
+    return positions
 
 
-def _deleted(store: Store, history: Sequence[Manifest]) -> Places:
-    """Where the deleted documents are, in any generation, and the versions that were replaced by a living one."""
+def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
+    """Where the deleted documents are, in any generation, and the versions that were replaced by a live one."""
     current = history[-1]
     deleted: dict[int, set[int]] = {}
     live: set[str | None] = set()
     names: set[str] = set()
-    for entry, gone in zip(current.corpora, current.deleted_positions(), strict=True):
-        docids, hidden = store.ids(entry.ids).docids, set(gone)
-        deleted[entry.since] = {place for place in gone if docids[place] is not None}
-        names |= {docid for place in deleted[entry.since] if (docid := docids[place]) is not None}
-        live |= {docid for place, docid in enumerate(docids) if place not in hidden}
-    found = _named(store, history, names - live)
-    for since, places in deleted.items():
-        if places:
-            found[since] = found.get(since, set()) | places
-    return found
+    for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
+        docids, hidden_positions = store.docids(entry.ids), set(hidden)
+        deleted[entry.since] = {position for position in hidden if docids[position] is not None}
+        names |= {docid for position in deleted[entry.since] if (docid := docids[position]) is not None}
+        live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
+    positions = _named(store, history, names - live)
+    for since in [since for since, erased in deleted.items() if erased]:
+        positions[since] = positions.get(since, set()) | deleted[since]
+    return positions
 
 
 def _corpora(history: Iterable[Manifest]) -> Iterable[Entry]:
@@ -108,46 +105,45 @@ def _corpora(history: Iterable[Manifest]) -> Iterable[Entry]:
     return {entry.since: entry for manifest in history for entry in manifest.corpora}.values()
 
 
-def _without(store: Store, history: Iterable[Manifest], places: Places) -> dict[str, str]:
-    """Write anew every blob of any generation that holds something of the documents: old name → new name.
+def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positions) -> dict[str, str]:
+    """Rewrite every blob of any generation that contains something of the documents: old name → new name.
 
-    Each is checked before: a damaged blob must not come out of this with a right checksum.
+    Each is checked before: a damaged blob must not get a correct checksum.
     """
     renamed: dict[str, str] = {}
     for manifest in history:
-        for entry in (entry for entry in manifest.corpora if entry.since in places):
+        for entry in (entry for entry in manifest.corpora if entry.since in positions):
             for part in PARTS:
                 name = getattr(entry, part)
                 if name is not None and name not in renamed:
                     store.blobs.check(name, manifest.sizes[name])
-                    renamed[name] = _rewritten(store, entry, part, places[entry.since])
+                    renamed[name] = _rewritten(store, entry, part, positions[entry.since])
     return {old: new for old, new in renamed.items() if old != new}
 
 
-def _rewritten(store: Store, entry: Entry, part: str, places: set[int]) -> str:
+def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> str:
     blobs, name, since = store.blobs, getattr(entry, part), entry.since
     if part == "rows":
         rows = blobs.arrays(name)["rows"].copy()
-        rows[sorted(places)] = 0.0
-        return put_rows(store, rows, since=since)
+        rows[sorted(positions)] = 0.0
+        return blobs.put_rows(rows, since=since)
     ids = store.ids(entry.ids)
     if part == "ids":
-        return blobs.put_json(ids.without(places).to_json())
+        return blobs.put_json(ids.without(positions)._asdict())
     if part == "documents":
         opened = Documents(blobs.path(name))
-        kept = [(place, document) for place, document in opened if place not in places]
+        remaining = [(position, document) for position, document in opened if position not in positions]
         opened.close()
-        return write_documents(blobs, kept, since=since)
-    gone = {ids.docids[place] for place in places}
+        return blobs.put_documents(remaining, since=since)
+    erased, queries = {ids.docids[position] for position in positions}, blobs.list(name)
     if part == "probes":
-        return put_list(store, [one for one in get_list(store, name) if not gone.intersection(one["docids"])], since=since)
-    return put_list(store, [one for one in get_list(store, name) if one["docid"] not in gone], since=since)
+        return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
+    return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
 
 
-def _buried(store: Store, manifest: Manifest) -> Manifest:
-    """A generation in which every row without a docid is dead."""
-    gone = set(manifest.tombstones)
+def _delete_erased_rows(store: Store, manifest: Manifest) -> Manifest:
+    """The generation with every row that has no docid marked as deleted."""
+    deleted = set(manifest.tombstones)
     for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
-        docids = store.ids(entry.ids).docids
-        gone |= {first + place for place, docid in enumerate(docids) if docid is None}
-    return replace(manifest, tombstones=tuple(sorted(gone)))
+        deleted |= {first + position for position, docid in enumerate(store.docids(entry.ids)) if docid is None}
+    return replace(manifest, tombstones=tuple(sorted(deleted)))

@@ -6,36 +6,39 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.engine.threads import single_threaded_blas
+from promptdsi.engine.threads import one_thread_each
 from promptdsi.errors import UsageError
 from promptdsi.index.explain import explain_hits
+from promptdsi.index.generation import Generation
 from promptdsi.index.results import Hit, SearchRequest, SearchResult, SearchStopped
-from promptdsi.index.snapshot import Snapshot
 
 SNIPPET = 180  # characters
 SCANNED_CHARACTERS, SCANNED_MATCHES = 20_000, 200  # of a text: bounds the time a snippet takes
 WORD = re.compile(r"\w+")
 
 
-def search_batch(snapshot: Snapshot, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
+def search_batch(
+    generation: Generation, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False
+) -> list[SearchResult]:
     """The best documents of each request, ties by docid. `stop` is called between requests; if true, SearchStopped is raised."""
     for request in requests:
         _check_request(request)
     if not requests:
         return []
-    with single_threaded_blas():
+    with one_thread_each():
         queries = [request.query for request in requests]
-        encoded = snapshot.encoder.encode(queries)
-        top = snapshot.table.top(encoded.vectors, max(request.k for request in requests))
+        vectors = generation.encoder.encode(queries)
+        truncated = [bool(generation.encoder.cut([query])) for query in queries]
+        top = generation.table.top(vectors, max(request.k for request in requests))
         results = []
         for position, (query, k, explain) in enumerate(requests):
             if stop():
                 raise SearchStopped
             rows, scores = top.rows[position, :k].tolist(), top.scores[position, :k].tolist()
-            hits = [_hit(snapshot, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
+            hits = [_hit(generation, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
             if explain and hits:
-                hits = explain_hits(snapshot, query, encoded.vectors[position], encoded.selection_of(position), rows, hits)
-            results.append(SearchResult(hits, encoded.truncated[position]))
+                hits = explain_hits(generation, query, vectors[position], rows, hits)
+            results.append(SearchResult(hits, truncated[position]))
     return results
 
 
@@ -50,11 +53,11 @@ def _check_request(request: SearchRequest) -> None:
         raise UsageError(f"the query {request.query[:50]!a} is not UTF-8") from None
 
 
-def _hit(snapshot: Snapshot, query: str, rank: int, row: int, score: float) -> Hit:
-    entry = snapshot.place(row).entry
-    document = snapshot.document(row)
+def _hit(generation: Generation, query: str, rank: int, row: int, score: float) -> Hit:
+    entry = generation.origin(row).entry
+    document = generation.document(row)
     title, text = (document.title, snippet(document.text, query)) if document else ("", "")
-    return Hit(rank, snapshot.table.docids[row], score, title, text, entry.name, entry.since)
+    return Hit(rank, generation.table.docids[row], score, title, text, entry.name, entry.since)
 
 
 def find_words(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -1,31 +1,35 @@
 """The folder of an index: which generation is current, how the next one is committed, and what a crash left behind.
 
-A commit writes blobs, then the manifest, then `CURRENT`; each is synced before the next begins. Whatever `CURRENT` does not
-lead to is a leftover, and the next writer removes it.
+A commit writes blobs, then the manifest, then `CURRENT`; each is synced before the next begins. Files that `CURRENT` does not
+lead to are leftovers, which the next writer removes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from promptdsi import __version__
 from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.files import atomic_write, make_folder, remove, sha256_of
-from promptdsi.index.blobs import NAME, Blobs, is_plain
-from promptdsi.index.ids import Ids
+from promptdsi.files import atomic_write, make_folder, remove
+from promptdsi.index.blobs import NAME, Blobs, Ids, file_hash, is_plain
 from promptdsi.index.lock import is_held, writing
-from promptdsi.index.manifest import Manifest
+from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
+from promptdsi.index.results import EvalRecord
 
+Cached = TypeVar("Cached")
+CACHED_BLOBS = 256
 CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
 FOLDERS = ("blobs", "generations", "records")
 WORK = ".learning"  # checkpoints of a create that is under way
-MARK = ".creating"  # stands from the begin of a create to its end: a folder that has it may be begun anew
-# What we write before it gets its name. Other hidden files are not ours to remove.
+MARK = ".creating"  # exists while a create is under way: a folder that has it may be started again
+# Files that have not got their name yet. Other hidden files are not ours to remove.
 TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents)\..+")
 
 
@@ -34,7 +38,7 @@ class NoIndex(PromptDSIError):
 
 
 class Store:
-    """Paths, and reading and writing of what they lead to. Knows nothing of documents or learning."""
+    """The files of an index; knows nothing of documents or training."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,18 +65,18 @@ class Store:
             hint = "" if self.folder.exists() else f"; make one with `promptdsi create {self.folder} CORPUS`"
             raise NoIndex(f"{self.folder}: no index is here{hint}")
         raw = path.read_bytes()
-        found = CURRENT.fullmatch(raw)
-        if not found:
+        match = CURRENT.fullmatch(raw)
+        if not match:
             raise DataError("is damaged (no generation with its sha256); restore it from a copy", path=path)
-        manifest = self.manifest_path(int(found[1]))
-        if not is_plain(manifest) or sha256_of(manifest) != found[2].decode():
+        manifest = self.manifest_path(int(match[1]))
+        if not is_plain(manifest) or file_hash(manifest) != match[2].decode():
             if path.read_bytes() != raw:  # a purge came between: it rewrites the generation that was current
                 return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)
-        return int(found[1])
+        return int(match[1])
 
     def begun(self) -> bool:
-        """Whether a create is under way here, or was cut off."""
+        """Whether a create is under way here, or was interrupted."""
         return (self.folder / MARK).is_file() and not (self.folder / "CURRENT").exists()
 
     def manifest_path(self, number: int) -> Path:
@@ -83,14 +87,14 @@ class Store:
         current = self.current()
         if number is not None and not 1 <= number <= current:
             raise UsageError(f"{self.folder} has generations 1 to {current}, not {number}")
-        path = self.manifest_path(current if number is None else number)
-        made = Manifest.read(path)
-        if made.number != (current if number is None else number):
-            raise DataError(f"is the manifest of generation {made.number}; restore it from a copy", path=path)
-        return made
+        number = current if number is None else number
+        manifest = Manifest.read(self.manifest_path(number))
+        if manifest.number != number:
+            raise DataError(f"is the manifest of generation {manifest.number}; restore it from a copy", path=self.manifest_path(number))
+        return manifest
 
     def check(self, manifest: Manifest, names: Iterable[str]) -> None:
-        """Raise DataError unless these blobs of a generation are whole; several at a time, since hashing leaves Python alone."""
+        """Raise DataError unless these blobs of a generation are intact; in threads, since hashing releases the GIL."""
         with ThreadPoolExecutor(max_workers=4) as pool:
             for _ in pool.map(lambda name: self.blobs.check(name, manifest.sizes[name]), sorted(names)):
                 pass
@@ -105,30 +109,35 @@ class Store:
         return [Manifest.read(self.manifest_path(number)) for number in range(1, self.current() + 1)]
 
     def ids(self, name: str) -> Ids:
-        """An `ids` blob; the same name is the same content, so the last ones are remembered."""
-        if name not in self._ids:
-            if len(self._ids) >= 256:
-                self._ids.clear()
-            self._ids[name] = Ids.from_json(self.blobs.json(name))
-        return self._ids[name]
+        """An `ids` blob; the same name is the same content, so the last ones are cached."""
+        return _cached(self._ids, name, lambda: Ids.from_json(self.blobs.json(name)))
 
     def docids(self, name: str) -> list[str | None]:
-        """The docids of an `ids` blob, without the content marks, which are many times as large; the last ones are remembered."""
-        if name not in self._docids:
-            if len(self._docids) >= 256:
-                self._docids.clear()
-            self._docids[name] = Ids.from_json(self.blobs.json(name)).docids
-        return self._docids[name]
+        """The docids of an `ids` blob, cached without the content hashes, which are many times as large."""
+        return _cached(self._docids, name, lambda: Ids.from_json(self.blobs.json(name)).docids)
+
+    def write_record(self, record: EvalRecord) -> Path:
+        """Store the ranks of an evaluation; the same evaluation again replaces its record."""
+        key = hashlib.sha256(f"{record.corpus}\0{record.split}".encode()).hexdigest()[:16]
+        path = self.folder / "records" / f"{record.generation:06d}-{key}.json"
+        with self.writing(), atomic_write(path) as file:
+            file.write(sealed({"format": FORMAT} | record._asdict()))
+        return path
+
+    def read_records(self) -> list[EvalRecord]:
+        """All records, by generation, corpus and split."""
+        contents = [unsealed(path) for path in (self.folder / "records").glob("*.json")]
+        return sorted(EvalRecord(*(content[name] for name in EvalRecord._fields)) for content in contents)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold an existing index for writing."""
-        self.current()  # nothing is put into a folder that is no index, not even a lock
+        """Lock an existing index for writing."""
+        self.current()  # nothing is written to a folder that is no index, not even a lock
         with writing(self.folder):
             yield
 
     def check_new(self) -> None:
-        """Raise DataError unless an index may be created here: in an empty place, or where a create was cut off."""
+        """Raise DataError unless an index may be created here: in a new or empty folder, or where a create was interrupted."""
         if (self.folder / "CURRENT").exists():
             raise DataError("is an index already; add to it with `promptdsi add`, or create another elsewhere", path=self.folder)
         if any((self.folder / name).is_symlink() for name in FOLDERS):
@@ -139,17 +148,17 @@ class Store:
             raise DataError("exists and is no index; give a new or empty folder", path=self.folder)
 
     def begin(self) -> None:
-        """The folders of a new index. The mark comes first: without it nothing that is there may be taken for ours."""
+        """Make the folders of a new index. The mark comes first: only a folder that has it may be cleaned."""
         self.check_new()
         make_folder(self.folder)
         if not self.begun():
             with atomic_write(self.folder / MARK) as file:
-                file.write(b"promptdsi create is at work here, or was cut off; run the same command again\n")
+                file.write(b"promptdsi create is running here, or was interrupted; run the same command again\n")
         for name in FOLDERS:
             make_folder(self.folder / name)
 
     def abandon(self) -> None:
-        """A create that failed takes its empty folders away again, unless it left a checkpoint to go on from."""
+        """Remove the empty folders of a create that failed, unless it left a checkpoint to continue from."""
         if not (self.folder / WORK).exists():
             for name in ("lock", MARK):
                 (self.folder / name).unlink(missing_ok=True)
@@ -158,14 +167,14 @@ class Store:
                     (self.folder / name).rmdir()
 
     def write_manifest(self, manifest: Manifest) -> None:
-        # What earlier generations said of a blob is carried on, not measured again: damage must not become the truth.
+        # Sizes recorded by earlier generations are kept, not measured again: damage must not be recorded as correct.
         sizes = {name: manifest.sizes.get(name) or self.blobs.size(name) for name in sorted(manifest.blobs())}
-        whole = replace(manifest, sizes=sizes, written_by=__version__)
+        complete = replace(manifest, sizes=sizes, format=FORMAT, written_by=__version__)
         with atomic_write(self.manifest_path(manifest.number)) as file:
-            file.write(whole.to_bytes())
+            file.write(complete.to_bytes())
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make a generation the current one. Its blobs are there and synced: that is how blobs are written."""
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Make a generation the current one. Its blobs are written and synced."""
         before: set[str] = set()
         if manifest.number > 1:
             parent = self.manifest().renamed(manifest.erase)
@@ -174,21 +183,22 @@ class Store:
         self.point_to(manifest.number)
         if manifest.number == 1:
             self.clean()
+        return manifest
 
     def point_to(self, number: int) -> None:
         with atomic_write(self.folder / "CURRENT") as file:
-            file.write(f"{number:06d} {sha256_of(self.manifest_path(number))}\n".encode())
+            file.write(f"{number:06d} {file_hash(self.manifest_path(number))}\n".encode())
 
     def leftovers(self) -> list[Path]:
-        """What nothing leads to: temporary files, checkpoints, uncommitted manifests, blobs of no generation."""
+        """Files that belong to no generation: temporary files, checkpoints, uncommitted manifests, unused blobs."""
         manifest = self.manifest()
         needed = manifest.blobs() | set(manifest.retired) | manifest.erase.keys()  # those a purge removes, or has removed
-        found = [self.folder / MARK] if (self.folder / MARK).is_file() else []
-        found += [path for folder in (".", *FOLDERS) for path in _files(self.folder / folder) if TEMPORARY.fullmatch(path.name)]
-        found += _files(self.folder / WORK)
-        found += [self.manifest_path(number) for number in self.numbers() if number > manifest.number]
-        found += [path for path in _files(self.blobs.folder) if NAME.fullmatch(path.name) and path.name not in needed]
-        return sorted(found)
+        paths = [self.folder / MARK] if (self.folder / MARK).is_file() else []
+        paths += [path for folder in (".", *FOLDERS) for path in _files(self.folder / folder) if TEMPORARY.fullmatch(path.name)]
+        paths += _files(self.folder / WORK)
+        paths += [self.manifest_path(number) for number in self.numbers() if number > manifest.number]
+        paths += [path for path in _files(self.blobs.folder) if NAME.fullmatch(path.name) and path.name not in needed]
+        return sorted(paths)
 
     def clean(self) -> None:
         """Remove leftovers; only a writer that holds the lock may."""
@@ -197,12 +207,20 @@ class Store:
             (self.folder / WORK).rmdir()
 
     def clean_unfinished(self) -> None:
-        """Before a create goes on: nothing was committed, so nothing but the mark and the checkpoint is kept."""
-        named = [path for folder in FOLDERS[:2] for path in _files(self.folder / folder)]
-        remove([path for path in named if NAME.fullmatch(path.name) or path.suffix == ".json" or TEMPORARY.fullmatch(path.name)])
+        """Before a create continues: nothing was committed, so everything but the mark and the checkpoint is removed."""
+        files = [path for folder in FOLDERS[:2] for path in _files(self.folder / folder)]
+        remove([path for path in files if NAME.fullmatch(path.name) or path.suffix == ".json" or TEMPORARY.fullmatch(path.name)])
         remove([path for path in _files(self.folder) if TEMPORARY.fullmatch(path.name)])
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder; none where there is no such folder: empty ones get lost in copies."""
+    """The files of a folder; none where the folder is missing: empty folders get lost in copies."""
     return [path for path in folder.iterdir() if is_plain(path)] if folder.is_dir() else []
+
+
+def _cached(cache: dict[str, Cached], name: str, read: Callable[[], Cached]) -> Cached:
+    if name not in cache:
+        if len(cache) >= CACHED_BLOBS:
+            cache.clear()
+        cache[name] = read()
+    return cache[name]

@@ -8,6 +8,7 @@ processes therefore follow the same loss curve as one.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import Document, Judgement, Query
 from promptdsi.training.batches import Numbers
 
 if TYPE_CHECKING:
@@ -57,8 +60,24 @@ def join() -> World:
     return World(dist.get_rank(), dist.get_world_size())
 
 
-def share(content: bytes = b"") -> bytes:
-    """Broadcast bytes of the first process, the only one that reads files."""
+def share_corpus(corpus: Corpus) -> None:
+    """Send the corpus from the first process to the others, which wait in `receive_corpus`: only the first one reads files."""
+    if join().size > 1:
+        documents = [[*document[:3], dict(document.metadata)] for document in corpus.documents]
+        queries = [[*query[:3], dict(query.metadata)] for query in corpus.queries]
+        _broadcast(json.dumps([documents, queries, corpus.qrels, corpus.name]).encode("utf-8"))
+
+
+def receive_corpus() -> Corpus:
+    """The corpus of the first process; as JSON, never pickled."""
+    join()
+    documents, queries, qrels, name = json.loads(_broadcast())
+    judgements = {split: [Judgement(*judgement) for judgement in rows] for split, rows in qrels.items()}
+    return Corpus([Document(*document) for document in documents], [Query(*query) for query in queries], judgements, name=name)
+
+
+def _broadcast(content: bytes = b"") -> bytes:
+    """Bytes of the first process, given to all."""
     import torch.distributed as dist
 
     size = torch.tensor([len(content)])

@@ -1,4 +1,4 @@
-"""Hiding and going back: delete, undelete, rollback. Each is a new manifest over the same blobs."""
+"""Delete, undelete and rollback: each is a new manifest over the same blobs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, UsageError
+from promptdsi.index.generation import suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.purge import finish_purge, pending
 from promptdsi.index.results import DiskUsage
-from promptdsi.index.snapshot import close_to, ids_of
 from promptdsi.index.store import Store
 
 
@@ -17,26 +17,26 @@ def delete(store: Store, docids: Sequence[str]) -> Manifest:
     """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
     with store.writing():
         parent = _ready(store)
-        rows, gone = _rows_of(store, parent, docids), set(parent.tombstones)
-        hidden = {row for docid in docids for row in rows[docid] if row not in gone}
+        rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
+        hidden = {row for docid in docids for row in rows[docid] if row not in deleted}
         if not hidden:
             raise DataError(f"{docids[0]!r} is deleted already", path=store.folder)
-        return _commit(store, parent.next("delete", tombstones=tuple(sorted(gone | hidden)), event={"documents": len(hidden)}))
+        return store.commit(parent.next("delete", tombstones=tuple(sorted(deleted | hidden)), event={"documents": len(hidden)}))
 
 
 def undelete(store: Store, docids: Sequence[str]) -> Manifest:
-    """Show documents again that were deleted and not purged: the last version of each."""
+    """Show documents again that were deleted and not purged: the newest version of each."""
     with store.writing():
         parent = _ready(store)
-        rows, gone = _rows_of(store, parent, docids), set(parent.tombstones)
-        if shown_already := [docid for docid in docids if not gone.issuperset(rows[docid])]:
-            raise DataError(f"{shown_already[0]!r} is not deleted", path=store.folder)
+        rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
+        if live := [docid for docid in docids if not deleted.issuperset(rows[docid])]:
+            raise DataError(f"{live[0]!r} is not deleted", path=store.folder)
         shown = {rows[docid][-1] for docid in docids}
-        return _commit(store, parent.next("undelete", tombstones=tuple(sorted(gone - shown)), event={"documents": len(shown)}))
+        return store.commit(parent.next("undelete", tombstones=tuple(sorted(deleted - shown)), event={"documents": len(shown)}))
 
 
 def rollback(store: Store, to: int | None = None) -> Manifest:
-    """Go back: a new generation that equals an earlier one. Nothing is lost; going forward again is another rollback."""
+    """Commit a generation that equals an earlier one. Nothing is lost: another rollback undoes it."""
     with store.writing():
         parent = _ready(store)
         target = to if to is not None else parent.parent
@@ -44,19 +44,19 @@ def rollback(store: Store, to: int | None = None) -> Manifest:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
         state = store.manifest(target)
         store.check(state, state.blobs())
-        return _commit(store, replace(state.next("rollback", event={"to": target}), number=parent.number + 1, parent=parent.number))
+        return store.commit(replace(state.next("rollback", event={"to": target}), number=parent.number + 1, parent=parent.number))
 
 
 def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
     """Every row of each docid, oldest first: a document that was replaced has several."""
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     row = 0
-    for ids in ids_of(store, manifest):
-        for docid in ids.docids:
+    for entry in manifest.corpora:
+        for docid in store.docids(entry.ids):
             if docid is not None:
-                found.setdefault(docid, []).append(row)
+                rows.setdefault(docid, []).append(row)
             row += 1
-    return found
+    return rows
 
 
 def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
@@ -75,13 +75,8 @@ def _ready(store: Store) -> Manifest:
 
 
 def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[str, list[int]]:
-    """`rows_by_docid`, in which every one of these docids is."""
+    """`rows_by_docid`, after checking that these docids are in it."""
     rows = rows_by_docid(store, manifest)
     if unknown := [docid for docid in docids if docid not in rows]:
-        raise DataError(f"holds no document {unknown[0]!r}{close_to(unknown[0], rows)}", path=store.folder)
+        raise DataError(f"holds no document {unknown[0]!r}{suggest_similar(unknown[0], rows)}", path=store.folder)
     return rows
-
-
-def _commit(store: Store, made: Manifest) -> Manifest:
-    store.commit(made)
-    return made

@@ -1,0 +1,310 @@
+"""One generation, opened for searching: its rows, its query encoder, its documents.
+
+`onnx` runs the encoder without torch, on the CPU; `int8` is the same with int8 products; `torch` runs the model that training uses,
+on any device. Rows are scanned on the CPU in all of them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import difflib
+import threading
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from promptdsi.corpus.records import Document
+from promptdsi.engine.encoder import Layers, QueryEncoder
+from promptdsi.engine.selection import KNOWN, Chosen, Floats, Pool
+from promptdsi.engine.session import cores
+from promptdsi.engine.table import Block, Table, joined
+from promptdsi.errors import DataError, UsageError
+from promptdsi.index.blobs import Documents
+from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.results import DocumentSample, Location
+from promptdsi.index.store import Store
+from promptdsi.model.config import NO_PROMPT, PROMPT_LAYERS, EncoderConfig, check_weights
+from promptdsi.model.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from promptdsi.methods.promptdsi import PromptDSI
+
+ENGINES = ("auto", "onnx", "int8", "torch")
+OPEN_FILES = 64  # document files open at a time: an index may have more corpora than a process may open files
+# Generations of one index have the same encoder: it is built once for all that are open.
+_shared_layers: weakref.WeakValueDictionary[tuple[Any, ...], Layers] = weakref.WeakValueDictionary()
+
+
+class Encoder(Protocol):
+    """Queries to vectors."""
+
+    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> Floats:
+        """Query vectors, ready to be scored: (n, D)."""
+
+    def choose(self, query: str) -> Chosen | None:
+        """What the strategy chooses for one query; None without prompts."""
+
+    def cut(self, queries: Sequence[str]) -> int:
+        """How many queries are longer than is read of them."""
+
+
+class TorchEncoder:
+    """The model that training uses."""
+
+    def __init__(self, method: PromptDSI, threads: int | None = None) -> None:
+        self.method, self.threads = method, threads
+
+    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> Floats:
+        import torch
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)  # of products that the calling thread begins
+        vectors: Floats = self.method.encode(queries, prompted=prompted).cpu().numpy()
+        return vectors
+
+    def choose(self, query: str) -> Chosen | None:
+        import torch
+
+        method = self.method
+        ids = method.tokenizer_.encode([query], max_tokens=method.encoding.max_tokens).ids
+        with torch.no_grad():
+            chosen = method.model_(method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)).selection
+        if chosen.ids is None or chosen.prefix is None:
+            return None
+        similarity = None if chosen.similarity is None else chosen.similarity.cpu().numpy()
+        return Chosen(chosen.prefix.cpu().numpy(), chosen.ids.cpu().numpy(), similarity, (chosen.ids == NO_PROMPT).cpu().numpy())
+
+    def cut(self, queries: Sequence[str]) -> int:
+        return self.method.tokenizer_.encode(queries, max_tokens=self.method.encoding.max_tokens).cut
+
+
+class RowOrigin(NamedTuple):
+    """Where a row comes from: its corpus, the number of that corpus, and the row's position in it."""
+
+    entry: Entry
+    corpus: int
+    position: int
+
+
+class Generation:
+    """A generation opened for searching. Any number of threads may share it; it never writes.
+
+    `verified` names blobs whose checksum was verified before; `engine` encodes queries, `threads` is how many one search may use.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        manifest: Manifest,
+        *,
+        check: bool = True,
+        verified: Collection[str] = frozenset(),
+        engine: str = "auto",
+        device: str = "auto",
+        threads: int | None = None,
+    ) -> None:
+        if check:
+            store.check(manifest, manifest.blobs() - set(verified))
+        threads = threads and min(threads, cores())  # more than cores only wait for each other, and take long to start
+        self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
+        self.engine = check_engine(engine, device, manifest)
+        with as_data_error(store, manifest):
+            self.table = self._open_table()
+            self._check_encoder()
+        self.firsts = manifest.firsts()
+        self._documents: dict[int, Documents] = {}
+        self._queries: dict[int, dict[str, list[Any]]] = {}
+        self._lock = threading.Lock()
+
+    def _open_table(self) -> Table:
+        blocks: list[Block] = []
+        docids: list[str] = []
+        for number, entry in enumerate(self.manifest.corpora):
+            block, corpus_docids = self.store.blobs.rows(entry.rows), self.store.docids(entry.ids)
+            check_counts(self.store, self.manifest, entry, block.rows.shape, len(corpus_docids))
+            blocks.append(block)
+            docids += row_names(corpus_docids, self.manifest.firsts()[number])
+        return Table(joined(blocks), docids, set(self.manifest.tombstones), threads=self.threads or cores())
+
+    def _check_encoder(self) -> None:
+        """Raise ValueError unless the encoder is the one the manifest describes; only names and shapes are compared."""
+        manifest, config = self.manifest, EncoderConfig(**self.manifest.config)
+        check_weights(config, self.store.blobs.arrays(manifest.encoder))
+        layers = manifest.params.get("prompt_options", {}).get("prompt_layers", PROMPT_LAYERS)
+        too_deep = bool(manifest.prompts) and not all(1 <= layer <= config.layers for layer in layers)
+        if manifest.params["encoding"]["max_tokens"] > config.max_tokens or too_deep:
+            raise ValueError("the method needs more tokens or layers than the encoder has")
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The query encoder, built at the first query."""
+        with as_data_error(self.store, self.manifest):
+            return TorchEncoder(self.method, self.threads) if self.engine == "torch" else self._query_encoder()
+
+    def _query_encoder(self) -> QueryEncoder:
+        blobs, manifest, params, encoding = self.store.blobs, self.manifest, self.manifest.params, self.manifest.params["encoding"]
+        options, config = params.get("prompt_options", {}), EncoderConfig(**manifest.config)
+        arrays = {name: blobs.arrays(name) for name in set(manifest.prompts.values())}
+        prompts = {name: arrays[blob][name] for name, blob in manifest.prompts.items()}
+        pool = Pool(prompts, tuple(options.get("prompt_layers", PROMPT_LAYERS)), center=options.get("center", False))
+        prompted = pool.layers if len(pool) else ()
+        firsts_only = encoding["pooling"] == "first"
+        key = (manifest.encoder, config, prompted, firsts_only, self.threads or cores(), self.engine)
+        layers = _shared_layers.get(key)
+        if layers is None:
+            weights = blobs.arrays(manifest.encoder)
+            layers = Layers(config, weights, prompted, firsts_only=firsts_only, threads=self.threads, int8=self.engine == "int8")
+            _shared_layers[key] = layers
+        return QueryEncoder(
+            layers,
+            Tokenizer(blobs.text(manifest.tokenizer), config.pad_id),
+            pool,
+            pooling=encoding["pooling"],
+            normalise=encoding["normalize"],
+            max_tokens=encoding["max_tokens"],
+            two_pass=params.get("selection") == "two-pass",
+            project=params.get("prefix_space") == "pre",
+        )
+
+    @cached_property
+    def method(self) -> PromptDSI:
+        """The method of this generation, able to train and to be evaluated. Imports torch."""
+        from promptdsi.index.method_io import load_method
+
+        return load_method(self.store, self.manifest, device=self.device)
+
+    @property
+    def row_of(self) -> dict[str, int]:
+        return self.table.row_of
+
+    def live_row(self, docid: str) -> int | None:
+        """The row of a document that can be retrieved."""
+        row = self.row_of.get(docid)
+        return None if row is None or row in self.table.deleted else row
+
+    def live_rows(self) -> list[int]:
+        """The rows of all documents that can be retrieved."""
+        return [row for row in range(len(self.table)) if row not in self.table.deleted]
+
+    def origin(self, row: int) -> RowOrigin:
+        number = bisect.bisect_right(self.firsts, row) - 1
+        return RowOrigin(self.manifest.corpora[number], number, row - self.firsts[number])
+
+    def document(self, row: int) -> Document | None:
+        """What is stored of a row's document: None where nothing is."""
+        entry, number, position = self.origin(row)
+        if entry.documents is None:
+            return None
+        with self._lock:
+            documents = self._documents.pop(number, None) or Documents(
+                self.store.blobs.path(self._blob(entry.documents, number, "documents"))
+            )
+            self._documents[number] = documents  # the most recently used is the last to be closed
+            if len(self._documents) > OPEN_FILES:
+                self._documents.pop(next(iter(self._documents))).close()
+            return documents.get(position)
+
+    def get(self, docid: str) -> Document:
+        """What is stored of a live document."""
+        location, folder = self.locate(docid), self.store.folder
+        if location is None:
+            hint = suggest_similar(docid, self.row_of)
+            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{hint}", path=folder)
+        if location.deleted:
+            raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=folder)
+        return self.document(self.row_of[docid]) or Document(docid, "")
+
+    def locate(self, docid: str) -> Location | None:
+        """The corpus of a document and whether it is deleted; None where there is no such document."""
+        row = self.row_of.get(docid)
+        if row is None:
+            return None
+        entry = self.origin(row).entry
+        return Location(entry.name, entry.since, row in self.table.deleted)
+
+    def sample(self, limit: int) -> DocumentSample:
+        """At most `limit` live documents, evenly spaced, with their rows."""
+        rows = self.live_rows()
+        if len(rows) > limit:
+            rows = [rows[position] for position in np.linspace(0, len(rows) - 1, limit).astype(int)]
+        documents, corpora = [self.document(row) for row in rows], [self.origin(row).corpus for row in rows]
+        return DocumentSample([self.table.docids[row] for row in rows], documents, corpora, self.table.vectors(rows))
+
+    def stored_queries(self, number: int) -> dict[str, list[Any]]:
+        """The training queries stored of a corpus, by docid."""
+        name = self.manifest.corpora[number].queries
+        if name and number not in self._queries:
+            by_docid: dict[str, list[Any]] = {}
+            for query in self.store.blobs.list(self._blob(name, number, "queries")):
+                by_docid.setdefault(query["docid"], []).append(query)
+            self._queries[number] = by_docid
+        return self._queries.get(number, {})
+
+    def _blob(self, name: str, number: int, part: str) -> str:
+        """The name of a corpus's blob now: a purge may have replaced it since this generation was opened."""
+        with contextlib.suppress(DataError):
+            self.store.blobs.path(name)
+            return name
+        again = self.store.manifest(self.manifest.number)
+        if (again.encoder, again.time) != (self.manifest.encoder, self.manifest.time):
+            raise DataError("holds another index since this one was opened; open it again", path=self.store.folder)
+        return getattr(again.corpora[number], part) or name
+
+
+def open_generation(store: Store, *, at: int | None = None, erase: Mapping[str, str] = MappingProxyType({}), **how: Any) -> Generation:
+    """Open a generation with the keywords of `Generation`; if another process purges meanwhile, read the manifest again.
+
+    `erase` maps the blobs that an unfinished purge removes to their replacements.
+    """
+    manifest = store.manifest(at)
+    if manifest.blobs() & erase.keys():
+        return Generation(store, manifest.renamed(dict(erase)), **how)
+    with contextlib.suppress(DataError, FileNotFoundError):
+        generation = Generation(store, manifest, **how)
+        if at is None or store.manifest(at) == manifest:
+            return generation
+    return Generation(store, store.manifest(at), **how)
+
+
+def check_engine(engine: str, device: str, manifest: Manifest) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named, and for strategies only torch knows."""
+    if engine not in ENGINES:
+        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    needs_torch = device not in ("auto", "cpu") or manifest.params.get("prompts", "none") not in KNOWN
+    if engine in ("onnx", "int8") and needs_torch:
+        raise UsageError(f"the engine {engine} runs on the CPU and supports the prompts {', '.join(KNOWN)}; use --engine torch")
+    return engine if engine != "auto" else "torch" if needs_torch else "onnx"
+
+
+def check_counts(store: Store, manifest: Manifest, entry: Entry, shape: tuple[int, ...], docids: int) -> None:
+    """Raise DataError unless a corpus has the rows and docids its manifest says."""
+    if tuple(shape) != (entry.count, manifest.config["width"]) or docids != entry.count:
+        raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
+
+
+def row_names(docids: Sequence[str | None], first: int) -> list[str]:
+    """Docids by row. A purged document has none; its row is deleted and gets a name no query can ask for."""
+    return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
+
+
+@contextlib.contextmanager
+def as_data_error(store: Store, manifest: Manifest) -> Iterator[None]:
+    """Intact files that do not fit together are damage like any other."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise DataError(f"generation {manifest.number} is inconsistent ({error}); run `promptdsi verify`", path=store.folder) from error
+
+
+def suggest_similar(docid: str, known: Collection[str]) -> str:
+    """The end of an error message that names a similar docid: one this is a longer path to, or one with a similar spelling."""
+    tail = docid.rsplit("/", 1)[-1]
+    matches = [tail] if tail in known and tail != docid else []
+    if not matches and len(known) <= 5000:  # spelling is compared pair by pair
+        matches = difflib.get_close_matches(docid, known, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,0 +1,292 @@
+"""Training an index: create, add, tune. Each trains, writes blobs, measures, and only then commits a generation."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.records import check_characters, check_document
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.index.blobs import STORES, content_hash
+from promptdsi.index.lock import writing
+from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.measure import estimate_work, measure_drift, measure_training
+from promptdsi.index.method_io import check_training_blobs, live_ids, load_method, stored_corpus, write_corpus, write_prompts
+from promptdsi.index.purge import finish_purge
+from promptdsi.index.results import Report, WorkEstimate
+from promptdsi.index.store import WORK, Store
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.storage import to_bytes
+from promptdsi.model.backbone import load_backbone
+from promptdsi.progress import Progress, silent
+from promptdsi.training.distributed import share_corpus
+from promptdsi.training.examples import TrainingPair
+
+MACHINE = ("device", "offline")  # parameters of the machine, not of the index
+UNCHANGED = "the index is unchanged"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The keywords of `Index.create`, `add` and `tune` that are not parameters of the method."""
+
+    name: str | None = None
+    store: str = "text"
+    keep_probes: int = 0
+    keep_queries: bool = False
+    seed: int | None = None  # of this training; by default the method's
+    fast: bool = False
+    update: bool = False
+    max_drift: float | None = None
+    device: str = "auto"
+    progress: Progress = silent
+    on_start: Callable[[WorkEstimate], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_drift is not None and not 0 <= self.max_drift <= 1:
+            raise UsageError(f"--max-drift {self.max_drift}: expected a fall in Hits@10 between 0 and 1")
+
+
+def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
+    """Train D0 and commit generation 1. Interrupted, the same call continues from its checkpoint."""
+    started = time.monotonic()
+    store.check_new()
+    check_corpus(corpus)
+    if options.store not in STORES:
+        raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
+    name = _corpus_name(corpus, options)
+    _check_probes(corpus, options)
+    params = {key: value for key, value in method.get_params().items() if key not in MACHINE}
+    pairs = method.training_pairs(corpus)
+    # A throw-away model measures the machine's speed: training starts from the backbone itself.
+    method.start(load_backbone(method.backbone, offline=method.offline))
+    if options.on_start:
+        options.on_start(estimate_work(method, corpus, pairs, first=True))
+    store.begin()
+    with writing(store.folder), on_interrupt(f"{store.folder} is not finished; run the same command again to go on"):
+        store.check_new()  # again: another create may have ended meanwhile
+        store.clean_unfinished()
+        share_corpus(corpus)
+        try:
+            method.fit(corpus, checkpoint=store.folder / WORK, progress=options.progress)
+        except (PromptDSIError, OSError):
+            store.abandon()
+            raise
+        manifest = Manifest(
+            number=1,
+            parent=None,
+            kind="create",
+            time=now(),
+            method=method.name,
+            params=params,
+            config=method.model_.encoder.config.to_json(),
+            encoder=store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
+            tokenizer=store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
+            store=options.store,
+            metadata={},
+            prompts={},
+            corpora=(),
+        )
+        manifest = replace(manifest, **_trained(store, manifest, corpus, method, pairs, options, name=name, since=1))
+        report = Report(1, "create", name, added=len(corpus))
+        return _commit(store, manifest, method, corpus, pairs, report, started, options)
+
+
+def add(store: Store, corpus: Corpus, options: Options) -> Report:
+    """Train the next corpus and commit a generation; documents that are in the index already cost nothing."""
+    started = time.monotonic()
+    check_corpus(corpus)
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
+        parent = _ready(store)
+        new, replaced = _select_new(store, parent, corpus, options)
+        report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
+        report = replace(report, tunable=parent.store == "text")
+        if not len(new):
+            return report
+        name = _corpus_name(corpus, options)
+        if name in {entry.name for entry in parent.corpora}:
+            raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
+        _check_probes(new, options)
+        _check_max_drift(parent, options)
+        method = _load_seeded(store, parent, options)
+        pairs = [] if options.fast and not options.keep_queries else method.training_pairs(new, new=True)
+        if options.on_start:
+            options.on_start(estimate_work(method, new, [] if options.fast else pairs, first=False))
+        method.model_.rows.deleted |= replaced
+        method.add(new, train=not options.fast, progress=options.progress)
+        changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
+        manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced})), **changes)
+        report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
+        return _commit(store, manifest, method, new, pairs, report, started, options, parent=parent)
+
+
+def tune(store: Store, options: Options) -> list[Report]:
+    """Train every corpus that was added fast, from what the index stores of it; one generation each.
+
+    A corpus whose documents are all deleted has nothing to train.
+    """
+    reports: list[Report] = []
+    with store.writing(), on_interrupt(f"{store.folder} keeps what was tuned until then; run the same command again"):
+        parent = _ready(store)
+        _check_max_drift(parent, options)
+        live = [entry.count > len(deleted) for entry, deleted in zip(parent.corpora, parent.deleted_positions(), strict=True)]
+        for number in [number for number, entry in enumerate(parent.corpora) if entry.fast and live[number]]:
+            started = time.monotonic()
+            entry = parent.corpora[number]
+            corpus = stored_corpus(store, parent, number)
+            method = _load_seeded(store, parent, options, last=number)
+            pairs = method.training_pairs(corpus, new=True)
+            if options.on_start:
+                options.on_start(estimate_work(method, corpus, pairs, first=False))
+            method.tune(corpus, progress=options.progress)
+            corpora = list(parent.corpora)
+            rows = store.blobs.put_rows(method.model_.rows.blocks[-1].detach().cpu().numpy(), since=entry.since)
+            corpora[number] = replace(entry, rows=rows, fast=False)
+            prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
+            manifest = parent.next("tune", metadata=_metadata(method), prompts=prompts, corpora=tuple(corpora))
+            report, then = Report(manifest.number, "tune", entry.name), "what was tuned before it stays" if reports else UNCHANGED
+            reports.append(_commit(store, manifest, method, corpus, pairs, report, started, options, parent, entry.name, then))
+            parent = store.manifest()
+    return reports
+
+
+def _trained(
+    store: Store,
+    parent: Manifest,
+    corpus: Corpus,
+    method: PromptDSI,
+    pairs: Sequence[TrainingPair],
+    options: Options,
+    *,
+    name: str,
+    since: int,
+) -> dict[str, Any]:
+    """What a corpus that was just trained changes in the manifest; its blobs are written."""
+    entry = write_corpus(
+        store,
+        corpus,
+        method,
+        since=since,
+        name=name,
+        documents=parent.store,  # decided once, when the index is created
+        keep_probes=options.keep_probes,
+        kept_pairs=pairs if options.keep_queries else None,
+        fast=options.fast,
+    )
+    prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
+    return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry)}
+
+
+def _commit(
+    store: Store,
+    manifest: Manifest,
+    method: PromptDSI,
+    corpus: Corpus,
+    pairs: Sequence[TrainingPair],
+    report: Report,
+    started: float,
+    options: Options,
+    parent: Manifest | None = None,
+    without: str | None = None,
+    then: str = UNCHANGED,
+) -> Report:
+    """Measure what was trained and commit it, unless old queries drifted by more than `max_drift`."""
+    report = measure_training(method, corpus, pairs, report, options.progress)
+    if parent is not None:
+        report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=without))
+        _check_drift(store, report, options.max_drift, then)
+    report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
+    store.commit(replace(manifest, event=report.event()))
+    return report
+
+
+@contextlib.contextmanager
+def on_interrupt(message: str) -> Iterator[None]:
+    """Give a KeyboardInterrupt a message that tells the state of the index."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(message) from None
+
+
+def _ready(store: Store) -> Manifest:
+    """The current generation, checked as far as training reads it, with everything a crash left behind removed."""
+    manifest = finish_purge(store, store.manifest())
+    check_training_blobs(store, manifest)
+    store.clean()
+    return manifest
+
+
+def _load_seeded(store: Store, parent: Manifest, options: Options, last: int | None = None) -> PromptDSI:
+    method = load_method(store, parent, device=options.device, last=last)
+    if options.seed is not None:
+        method.seed = options.seed
+    return method
+
+
+def _metadata(method: PromptDSI) -> dict[str, Any]:
+    """What the method learned beside weights. The topic of each document is left out: only words of many documents are stored."""
+    metadata = method.metadata()
+    return metadata | {"topics": {"words": metadata["topics"]["words"]} if metadata.get("topics") else None}
+
+
+def _select_new(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, set[int]]:
+    """The documents that are new, and the rows of those that are replaced. Same docid and content: nothing to do."""
+    live = live_ids(store, parent)
+    hashes = {document.docid: content_hash(document) for document in corpus.documents}
+    changed = [docid for docid, content in hashes.items() if docid in live and live[docid][1] != content]
+    if changed and not options.update:
+        others = f" and {len(changed) - 1:,} others" if len(changed) > 1 else ""
+        problem = f"the document {changed[0]!r}{others} of {corpus.name} is in the index with other content; replace it with --update"
+        raise DataError(problem, path=store.folder)
+    new = {docid for docid in hashes if docid not in live} | set(changed)
+    return corpus.only(new), {live[docid][0] for docid in changed}
+
+
+def check_corpus(corpus: Corpus) -> None:
+    """Refuse in Python what readers refuse in files."""
+    seen: set[str] = set()
+    for document in corpus.documents:
+        try:
+            check_document(document)
+            check_characters([document.docid, document.title, document.text, document.metadata])
+            if document.docid in seen:
+                raise ValueError("its docid stands twice in the corpus")
+        except ValueError as error:
+            raise DataError(f"the document {document.docid!r:.80} cannot be learned: {error}", path=corpus.name) from None
+        seen.add(document.docid)
+    if not seen:
+        raise DataError("holds no document", path=corpus.name)
+
+
+def _corpus_name(corpus: Corpus, options: Options) -> str:
+    name = options.name if options.name is not None else corpus.name
+    if not name.strip() or len(name) > 200 or not name.isprintable():
+        raise UsageError(f"a corpus needs a name of 1 to 200 printable characters, not {name[:50]!r}; give one with --name")
+    return name
+
+
+def _check_probes(corpus: Corpus, options: Options) -> None:
+    if options.keep_probes and not corpus.pairs("dev", kinds=("annotated",)):
+        raise UsageError(f"--keep-probes {options.keep_probes} but {corpus.name} has no dev queries to keep")
+
+
+def _check_max_drift(parent: Manifest, options: Options) -> None:
+    if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
+        raise UsageError("--max-drift needs probe queries to measure with: none were kept; see --keep-probes")
+
+
+def _check_drift(store: Store, report: Report, bound: float | None, then: str) -> None:
+    if bound is None or (report.drift is not None and report.drift.fall <= bound):
+        return
+    store.clean()
+    if report.drift is None:
+        raise UsageError(f"--max-drift {bound}: no document of any probe query is left to measure with; {then}")
+    raise PromptDSIError(
+        f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
+        f"more than --max-drift {bound}: it was not committed, {then}"
+    )
