@@ -1,4 +1,4 @@
-"""How commands speak: data on standard output, messages and progress on standard error."""
+"""What commands share: options, and output: data on standard output, messages and progress on standard error."""
 
 from __future__ import annotations
 
@@ -24,75 +24,81 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
-SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every library that draws takes
-Seed = Annotated[int, typer.Option("--seed", help="Everything random follows from it.", **SEEDS)]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps; a search takes the processor unless told otherwise.")]
+SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every random generator accepts
+Seed = Annotated[int, typer.Option("--seed", help="Random seed.", **SEEDS)]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps; `auto` searches on the CPU.")]
 Engine = Annotated[
     str,
-    typer.Option("--engine", help="What encodes queries: onnx, int8 (quicker, a little off) or torch.", metavar="auto|onnx|int8|torch"),
+    typer.Option("--engine", help="Query encoder: onnx, int8 (faster, approximate) or torch.", metavar="auto|onnx|int8|torch"),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Processor threads to compute with, one a core at most.")]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Number of CPU threads (default: one per core).")]
 OnError = Annotated[
     str, typer.Option("--on-error", help="stop at the first bad record, or skip bad records and list them.", metavar="stop|skip")
 ]
-MaxUnknown = Annotated[int, typer.Option("--max-unknown", min=0, help="Judgements that may name unknown queries or documents.")]
+IndexPath = Annotated[Path, typer.Argument(help="Folder of the index.", metavar="INDEX")]
+CorpusPath = Annotated[Path, typer.Argument(help="BEIR folder, .jsonl, .tsv, or a folder of text files.", metavar="CORPUS")]
+At = Annotated[int | None, typer.Option("--at", help="Search this generation instead of the newest.", metavar="GENERATION")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the corpus in the index (default: its folder's).")]
+KeepProbes = Annotated[int, typer.Option("--keep-probes", min=0, help="Store this many dev queries, to measure drift with later.")]
+KeepQueries = Annotated[bool, typer.Option("--keep-queries", help="Store the train queries, for search --explain.")]
+MaxUnknown = Annotated[int, typer.Option("--max-unknown", min=0, help="Number of judgements that may name unknown queries or documents.")]
 
 
-# What would move a terminal's cursor, recolour or retitle it, or turn its writing around; ends of lines and tabs may stay.
+# Characters that move a terminal's cursor, change its colors or title, or reverse its text; line ends and tabs may stay.
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
 
 
-def harmless(text: str) -> str:
-    r"""Somebody's text as a terminal may have it.
+def strip_control_chars(text: str) -> str:
+    r"""Text that is safe to print on a terminal.
 
     Examples
     --------
-    >>> harmless("plain, \x1b[31mred")
+    >>> strip_control_chars("plain, \x1b[31mred")
     'plain, �[31mred'
     """
     return CONTROLS.sub("\ufffd", text)
 
 
 def say(message: str, *, quiet: bool = False) -> None:
-    """A message for the person, on standard error."""
+    """Print a message on standard error."""
     if not quiet:
-        print(harmless(message), file=sys.stderr, flush=True)
+        print(strip_control_chars(message), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def said(notes: ReadNotes, *, quiet: bool) -> Iterator[None]:
-    """Say what a reader noticed; if reading fails, at least what it had skipped until then."""
+def print_notes(notes: ReadNotes, *, quiet: bool) -> Iterator[None]:
+    """Print what a reader noticed; if reading fails, at least what it skipped before."""
     try:
         yield
     except BaseException:
         if notes.skipped:
-            _say_all(notes, quiet)
+            _print_all(notes, quiet)
         raise
-    _say_all(notes, quiet)
+    _print_all(notes, quiet)
 
 
-def _say_all(notes: ReadNotes, quiet: bool) -> None:
+def _print_all(notes: ReadNotes, quiet: bool) -> None:
     for sentence in notes.sentences():
         say(sentence, quiet=quiet)
 
 
-def documents(count: int) -> str:
+def count_documents(count: int) -> str:
     """A number of documents in words.
 
     Examples
     --------
-    >>> documents(1), documents(2000)
+    >>> count_documents(1), count_documents(2000)
     ('1 document', '2,000 documents')
     """
     return f"{count:,} document" + ("" if count == 1 else "s")
 
 
 def read_corpus(path: Path, *, on_error: str, max_unknown: int, quiet: bool) -> Corpus:
-    """A corpus from the command line, with everything worth saying about it said."""
+    """Read a corpus, and print what the reader noticed."""
     if on_error not in ("stop", "skip"):
         raise UsageError(f"--on-error {on_error}: expected stop or skip")
     notes = ReadNotes()
-    with said(notes, quiet=quiet):
+    with print_notes(notes, quiet=quiet):
         return Corpus.read(path, on_error=on_error, max_unknown=max_unknown, notes=notes)
 
 
@@ -103,11 +109,11 @@ def progress_for(quiet: bool) -> Progress:
 def print_json(value: Any) -> None:
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
     dumped = json.dumps(value, ensure_ascii=not unicode)
-    print(CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", dumped), flush=True)  # the same data, and nothing a terminal obeys
+    print(CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", dumped), flush=True)  # the same data, safe for a terminal
 
 
 def print_table(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False) -> None:
-    """Rows as a table; numbers to the right, the last row set apart when it is a total."""
+    """Print rows as a table, numbers right-aligned; with `total` the last row is separated."""
     from rich.console import Console
 
     # Without a terminal, width is what the table needs: a file or a pipe has no right margin.
@@ -120,18 +126,18 @@ def table_of(title: str, rows: Sequence[dict[str, Any]], *, total: bool = False)
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(harmless(title)) or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=escape(strip_control_chars(title)) or None, title_justify="left", box=box.SIMPLE_HEAD)
     for column, value in rows[0].items() if rows else ():
         table.add_column(column, justify="right" if isinstance(value, int | float) else "left")
     for number, row in enumerate(rows):
-        last = total and number == len(rows) - 2
-        cells = (row[column] for column in rows[0])
-        table.add_row(*(f"{one:,}" if isinstance(one, int) else escape(harmless(str(one))) for one in cells), end_section=last)
+        values = [row[column] for column in rows[0]]
+        texts = [f"{value:,}" if isinstance(value, int) else escape(strip_control_chars(str(value))) for value in values]
+        table.add_row(*texts, end_section=total and number == len(rows) - 2)
     return table
 
 
 def use_threads(threads: int | None) -> None:
-    """Set the number of compute threads, where a command computes with torch. More than cores only wait for each other."""
+    """Set the number of CPU threads of torch; more than cores would only wait for each other."""
     if threads is not None:
         import torch
 

@@ -13,18 +13,19 @@ from typing import Annotated
 import typer
 
 from promptdsi import __version__
-from promptdsi.cli.backbone import backbone
-from promptdsi.cli.bench import plan, report, run
-from promptdsi.cli.console import harmless
-from promptdsi.cli.data import data
-from promptdsi.cli.demo import demo
-from promptdsi.cli.evaluate import evaluate
-from promptdsi.cli.history import export, info, log, verify
-from promptdsi.cli.learn import add, create, tune
-from promptdsi.cli.queries import queries
-from promptdsi.cli.remove import delete, purge, rollback, undelete
-from promptdsi.cli.search import get, search
-from promptdsi.cli.serve import mcp, serve
+from promptdsi.cli.add_command import add, tune
+from promptdsi.cli.backbone_command import backbone
+from promptdsi.cli.bench_command import plan, report, run
+from promptdsi.cli.console import strip_control_chars
+from promptdsi.cli.create_command import create
+from promptdsi.cli.data_command import data
+from promptdsi.cli.delete_command import delete, purge, rollback, undelete
+from promptdsi.cli.demo_command import demo
+from promptdsi.cli.eval_command import evaluate
+from promptdsi.cli.info_command import export, info, log, verify
+from promptdsi.cli.queries_command import queries
+from promptdsi.cli.search_command import get, search
+from promptdsi.cli.serve_command import mcp, serve
 from promptdsi.errors import PromptDSIError, UsageError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -54,7 +55,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn what goes wrong inside a command into one sentence and an exit code. Here, because typer keeps some to itself."""
+    """Turn exceptions of a command into one sentence and an exit code. Not left to typer, which handles some of them itself."""
 
     @functools.wraps(command)
     def run(*arguments: object, **keywords: object) -> None:
@@ -65,7 +66,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except PromptDSIError as error:
             raise typer.Exit(_fail(str(error), 1)) from None
         except BrokenPipeError:
-            # The reader of our output has gone (`promptdsi … | head`): nobody is left to tell.
+            # The reader of our output has exited (`promptdsi … | head`): there is no one to report to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
@@ -85,8 +86,8 @@ for name, command in BENCH.items():
 app.add_typer(bench, name="bench")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"promptdsi {__version__}")
         raise typer.Exit
 
@@ -99,7 +100,7 @@ def promptdsi(
 
 
 def main() -> None:
-    """Run the command line: 0 done, 1 the user's data or machine is at fault, 2 wrong usage."""
+    """Run the command line. Exit codes: 0 done, 1 a problem of the data, index or machine, 2 wrong usage."""
     signal.signal(signal.SIGTERM, _terminated)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal without Unicode shows a question mark, and no traceback
         sys.stdout.reconfigure(errors="replace")
@@ -111,6 +112,6 @@ def _terminated(signum: int, frame: object) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    # One sentence, one line: paths and excerpts of data may hold anything.
-    print("error: " + harmless(" ".join(message.split())), file=sys.stderr, flush=True)
+    # One sentence on one line: paths and excerpts of data may contain anything.
+    print("error: " + strip_control_chars(" ".join(message.split())), file=sys.stderr, flush=True)
     return code

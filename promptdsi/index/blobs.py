@@ -22,9 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.records import Document
-from promptdsi.engine.codes import PANEL, Codes, coded
 from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.engine.table import Block
+from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, quantize
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import adopt, atomic_write, discard, remove
 
@@ -35,7 +34,7 @@ NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
 STORES = ("text", "title", "none")  # what is stored of documents
 TABLE = "CREATE TABLE documents (place INTEGER PRIMARY KEY, docid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
 HASH = 64  # characters of a sha256
-CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the fields of `Codes`
+CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the fields of `QuantizedRows`
 
 
 def is_plain(path: Path) -> bool:
@@ -75,7 +74,7 @@ class Blobs:
         from safetensors.numpy import save
 
         try:
-            tensors = {"rows": np.ascontiguousarray(rows), "panel": np.array([PANEL], np.int32)} | coded(rows)._asdict()
+            tensors = {"rows": np.ascontiguousarray(rows), "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict()
         except ValueError as error:
             raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
         return self.put(save(tensors, {"since": str(since)}), "safetensors")
@@ -153,13 +152,13 @@ class Blobs:
         """The same as numpy arrays, without torch."""
         return mapped_tensors(self.path(name))
 
-    def rows(self, name: str) -> Block:
+    def rows(self, name: str) -> RowBlock:
         """Rows and codes, mapped. Indexes written before codes lay in panels get them here, in memory."""
         arrays = self.arrays(name)
         rows = arrays["rows"]
         if rows.ndim != 2 or rows.dtype != np.float32:
             raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
-        return Block(rows, stored_codes(arrays) or coded(rows))
+        return RowBlock(rows, stored_codes(arrays) or quantize(rows))
 
     def names(self) -> set[str]:
         """Every file of the folder."""
@@ -173,12 +172,12 @@ class Blobs:
         return is_plain(path) and file_hash(path) == name[:HASH]
 
 
-def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> Codes | None:
+def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> QuantizedRows | None:
     """The codes of a rows blob; None where it has none in panels of the size a search scans."""
     rows = arrays["rows"]
     if not np.array_equal(arrays.get("panel", ()), [PANEL]):
         return None
-    codes = Codes(**{part: arrays[part] for part in Codes._fields})
+    codes = QuantizedRows(**{part: arrays[part] for part in QuantizedRows._fields})
     if [part.shape for part in codes] != [(rows.size,), *[rows.shape[:1]] * 4] or [part.dtype for part in codes] != CODE_TYPES:
         raise ValueError("codes that are not those of the rows")
     return codes

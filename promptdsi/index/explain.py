@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from promptdsi.engine.selection import Floats, unit
 from promptdsi.index.generation import Generation
 from promptdsi.index.results import Hit, Neighbor, Why
+from promptdsi.model.arrays import Floats, unit
+from promptdsi.model.config import NO_PROMPT
+from promptdsi.model.prompts.strategy import Selection
 
 NEIGHBORS = 5
 NEWER = 5  # newer documents that are listed; all are counted
@@ -12,7 +14,7 @@ NEWER = 5  # newer documents that are listed; all are counted
 
 def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
     """The k most similar live documents of each row, the row itself excluded; most similar first."""
-    return [[_neighbor(generation, row, similarity) for row, similarity in pairs] for pairs in generation.table.neighbours(rows, k)]
+    return [[_neighbor(generation, row, similarity) for row, similarity in pairs] for pairs in generation.table.neighbors(rows, k)]
 
 
 def _neighbor(generation: Generation, row: int, similarity: float) -> Neighbor:
@@ -20,15 +22,16 @@ def _neighbor(generation: Generation, row: int, similarity: float) -> Neighbor:
     return Neighbor(generation.table.docids[row], document.title if document else "", similarity, generation.origin(row).entry.name)
 
 
-def explain_hits(generation: Generation, query: str, vector: Floats, rows: list[int], hits: list[Hit]) -> list[Hit]:
-    """The hits of one query with `why` filled in; `vector` is the query's, `rows` are the rows of the hits."""
-    selection = generation.encoder.choose(query)
-    prompt = int(selection.ids[0]) if selection and not (selection.hidden is not None and selection.hidden[0]) else None
-    similarity = float(selection.similarity[0]) if selection and selection.similarity is not None else None
+def explain_hits(
+    generation: Generation, query: str, vector: Floats, selection: Selection | None, rows: list[int], hits: list[Hit]
+) -> list[Hit]:
+    """The hits of one query with `why` filled in; `vector` and `selection` are the query's, `rows` are the rows of the hits."""
+    prompt = int(selection.ids) if selection and selection.ids != NO_PROMPT else None  # type: ignore[arg-type]
+    similarity = float(selection.similarity) if selection else None  # type: ignore[arg-type]
     topics = generation.manifest.metadata.get("topics")  # only strategies whose prompts stand for topics have them
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
-    unprompted = generation.encoder.encode([query], prompted=False)[0]  # (D,)
+    unprompted = generation.encoder.encode([query], prompted=False).vectors[0]  # (D,)
     ranks = generation.table.ranks(unprompted, rows).tolist()
     scores = generation.table.scores(unprompted, rows).tolist()
     neighbors, stored = nearest_rows(generation, rows), _nearest_queries(generation, rows, hits, vector)
@@ -49,5 +52,5 @@ def _nearest_queries(generation: Generation, rows: list[int], hits: list[Hit], v
         for row, hit in zip(rows, hits, strict=True)
     ]
     texts = [text for queries in stored for text in queries]
-    cosines = iter((unit(generation.encoder.encode(texts)) @ unit(vector)).tolist() if texts else [])
+    cosines = iter((unit(generation.encoder.encode(texts).vectors) @ unit(vector)).tolist() if texts else [])
     return [max(((text, next(cosines)) for text in queries), key=lambda pair: pair[1], default=(None, None)) for queries in stored]

@@ -14,22 +14,24 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from promptdsi.corpus.records import Document
-from promptdsi.engine.encoder import Layers, QueryEncoder
-from promptdsi.engine.selection import KNOWN, Chosen, Floats, Pool
-from promptdsi.engine.session import cores
-from promptdsi.engine.table import Block, Table, joined
+from promptdsi.engine.quantized import RowBlock, merge_small_blocks
+from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
+from promptdsi.engine.row_table import RowTable
+from promptdsi.engine.threads import cores
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import DocumentSample, Location
 from promptdsi.index.store import Store
-from promptdsi.model.config import NO_PROMPT, PROMPT_LAYERS, EncoderConfig, check_weights
-from promptdsi.model.tokens import Tokenizer
+from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig, check_weights
+from promptdsi.model.prompts import make_strategy
+from promptdsi.model.prompts.strategy import ArrayPool
+from promptdsi.model.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
@@ -37,50 +39,7 @@ if TYPE_CHECKING:
 ENGINES = ("auto", "onnx", "int8", "torch")
 OPEN_FILES = 64  # document files open at a time: an index may have more corpora than a process may open files
 # Generations of one index have the same encoder: it is built once for all that are open.
-_shared_layers: weakref.WeakValueDictionary[tuple[Any, ...], Layers] = weakref.WeakValueDictionary()
-
-
-class Encoder(Protocol):
-    """Queries to vectors."""
-
-    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> Floats:
-        """Query vectors, ready to be scored: (n, D)."""
-
-    def choose(self, query: str) -> Chosen | None:
-        """What the strategy chooses for one query; None without prompts."""
-
-    def cut(self, queries: Sequence[str]) -> int:
-        """How many queries are longer than is read of them."""
-
-
-class TorchEncoder:
-    """The model that training uses."""
-
-    def __init__(self, method: PromptDSI, threads: int | None = None) -> None:
-        self.method, self.threads = method, threads
-
-    def encode(self, queries: Sequence[str], *, prompted: bool = True) -> Floats:
-        import torch
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)  # of products that the calling thread begins
-        vectors: Floats = self.method.encode(queries, prompted=prompted).cpu().numpy()
-        return vectors
-
-    def choose(self, query: str) -> Chosen | None:
-        import torch
-
-        method = self.method
-        ids = method.tokenizer_.encode([query], max_tokens=method.encoding.max_tokens).ids
-        with torch.no_grad():
-            chosen = method.model_(method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)).selection
-        if chosen.ids is None or chosen.prefix is None:
-            return None
-        similarity = None if chosen.similarity is None else chosen.similarity.cpu().numpy()
-        return Chosen(chosen.prefix.cpu().numpy(), chosen.ids.cpu().numpy(), similarity, (chosen.ids == NO_PROMPT).cpu().numpy())
-
-    def cut(self, queries: Sequence[str]) -> int:
-        return self.method.tokenizer_.encode(queries, max_tokens=self.method.encoding.max_tokens).cut
+_shared_sessions: weakref.WeakValueDictionary[tuple[Any, ...], EncoderSessions] = weakref.WeakValueDictionary()
 
 
 class RowOrigin(NamedTuple):
@@ -112,7 +71,7 @@ class Generation:
             store.check(manifest, manifest.blobs() - set(verified))
         threads = threads and min(threads, cores())  # more than cores only wait for each other, and take long to start
         self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
-        self.engine = check_engine(engine, device, manifest)
+        self.engine = check_engine(engine, device)
         with as_data_error(store, manifest):
             self.table = self._open_table()
             self._check_encoder()
@@ -121,15 +80,15 @@ class Generation:
         self._queries: dict[int, dict[str, list[Any]]] = {}
         self._lock = threading.Lock()
 
-    def _open_table(self) -> Table:
-        blocks: list[Block] = []
+    def _open_table(self) -> RowTable:
+        blocks: list[RowBlock] = []
         docids: list[str] = []
         for number, entry in enumerate(self.manifest.corpora):
             block, corpus_docids = self.store.blobs.rows(entry.rows), self.store.docids(entry.ids)
             check_counts(self.store, self.manifest, entry, block.rows.shape, len(corpus_docids))
             blocks.append(block)
             docids += row_names(corpus_docids, self.manifest.firsts()[number])
-        return Table(joined(blocks), docids, set(self.manifest.tombstones), threads=self.threads or cores())
+        return RowTable(merge_small_blocks(blocks), docids, set(self.manifest.tombstones), threads=self.threads or cores())
 
     def _check_encoder(self) -> None:
         """Raise ValueError unless the encoder is the one the manifest describes; only names and shapes are compared."""
@@ -141,35 +100,30 @@ class Generation:
             raise ValueError("the method needs more tokens or layers than the encoder has")
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> QueryEncoder:
         """The query encoder, built at the first query."""
         with as_data_error(self.store, self.manifest):
-            return TorchEncoder(self.method, self.threads) if self.engine == "torch" else self._query_encoder()
+            if self.engine == "torch":
+                method = self.method
+                return TorchEncoder(method.model_, method.tokenizer_, max_tokens=method.encoding.max_tokens, threads=self.threads)
+            return self._onnx_encoder()
 
-    def _query_encoder(self) -> QueryEncoder:
-        blobs, manifest, params, encoding = self.store.blobs, self.manifest, self.manifest.params, self.manifest.params["encoding"]
-        options, config = params.get("prompt_options", {}), EncoderConfig(**manifest.config)
+    def _onnx_encoder(self) -> OnnxEncoder:
+        blobs, manifest, params = self.store.blobs, self.manifest, self.manifest.params
+        encoding, config = params["encoding"], EncoderConfig(**manifest.config)
         arrays = {name: blobs.arrays(name) for name in set(manifest.prompts.values())}
-        prompts = {name: arrays[blob][name] for name, blob in manifest.prompts.items()}
-        pool = Pool(prompts, tuple(options.get("prompt_layers", PROMPT_LAYERS)), center=options.get("center", False))
-        prompted = pool.layers if len(pool) else ()
-        firsts_only = encoding["pooling"] == "first"
-        key = (manifest.encoder, config, prompted, firsts_only, self.threads or cores(), self.engine)
-        layers = _shared_layers.get(key)
-        if layers is None:
-            weights = blobs.arrays(manifest.encoder)
-            layers = Layers(config, weights, prompted, firsts_only=firsts_only, threads=self.threads, int8=self.engine == "int8")
-            _shared_layers[key] = layers
-        return QueryEncoder(
-            layers,
-            Tokenizer(blobs.text(manifest.tokenizer), config.pad_id),
-            pool,
-            pooling=encoding["pooling"],
-            normalise=encoding["normalize"],
-            max_tokens=encoding["max_tokens"],
-            two_pass=params.get("selection") == "two-pass",
-            project=params.get("prefix_space") == "pre",
-        )
+        strategy = make_strategy(params.get("prompts", "none"), **params.get("prompt_options", {}))
+        strategy.pool = ArrayPool({name: arrays[blob][name] for name, blob in manifest.prompts.items()}, strategy.blocks)
+        layers = strategy.prompt_layers if strategy.prompts else ()
+        path = {"pooling": encoding["pooling"], "prefix_space": params.get("prefix_space", "post")}
+        key = (manifest.encoder, config, layers, *path.values(), self.threads or cores(), self.engine)
+        sessions = _shared_sessions.get(key)
+        if sessions is None:
+            weights, int8 = blobs.arrays(manifest.encoder), self.engine == "int8"
+            sessions = _shared_sessions[key] = EncoderSessions(config, weights, layers, **path, threads=self.threads, int8=int8)
+        tokenizer = Tokenizer(blobs.text(manifest.tokenizer), config.pad_id)
+        selection, normalize, max_tokens = params.get("selection", "single"), encoding["normalize"], encoding["max_tokens"]
+        return OnnxEncoder(sessions, tokenizer, strategy, max_tokens=max_tokens, normalize=normalize, selection=selection, **path)
 
     @cached_property
     def method(self) -> PromptDSI:
@@ -201,9 +155,9 @@ class Generation:
         if entry.documents is None:
             return None
         with self._lock:
-            documents = self._documents.pop(number, None) or Documents(
-                self.store.blobs.path(self._blob(entry.documents, number, "documents"))
-            )
+            documents = self._documents.pop(number, None)
+            if documents is None:
+                documents = Documents(self.store.blobs.path(self._blob(entry.documents, number, "documents")))
             self._documents[number] = documents  # the most recently used is the last to be closed
             if len(self._documents) > OPEN_FILES:
                 self._documents.pop(next(iter(self._documents))).close()
@@ -271,13 +225,13 @@ def open_generation(store: Store, *, at: int | None = None, erase: Mapping[str, 
     return Generation(store, store.manifest(at), **how)
 
 
-def check_engine(engine: str, device: str, manifest: Manifest) -> str:
-    """The engine that `auto` stands for: torch where another device than the CPU is named, and for strategies only torch knows."""
+def check_engine(engine: str, device: str) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named."""
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    needs_torch = device not in ("auto", "cpu") or manifest.params.get("prompts", "none") not in KNOWN
+    needs_torch = device not in ("auto", "cpu")
     if engine in ("onnx", "int8") and needs_torch:
-        raise UsageError(f"the engine {engine} runs on the CPU and supports the prompts {', '.join(KNOWN)}; use --engine torch")
+        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
     return engine if engine != "auto" else "torch" if needs_torch else "onnx"
 
 
@@ -301,10 +255,10 @@ def as_data_error(store: Store, manifest: Manifest) -> Iterator[None]:
         raise DataError(f"generation {manifest.number} is inconsistent ({error}); run `promptdsi verify`", path=store.folder) from error
 
 
-def suggest_similar(docid: str, known: Collection[str]) -> str:
+def suggest_similar(docid: str, docids: Collection[str]) -> str:
     """The end of an error message that names a similar docid: one this is a longer path to, or one with a similar spelling."""
     tail = docid.rsplit("/", 1)[-1]
-    matches = [tail] if tail in known and tail != docid else []
-    if not matches and len(known) <= 5000:  # spelling is compared pair by pair
-        matches = difflib.get_close_matches(docid, known, n=1)
+    matches = [tail] if tail in docids and tail != docid else []
+    if not matches and len(docids) <= 5000:  # spelling is compared pair by pair
+        matches = difflib.get_close_matches(docid, docids, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""

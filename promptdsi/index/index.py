@@ -60,7 +60,7 @@ class Index:
         self.store, self.pinned, self.device = store, pinned, device
         self.report: Report | None = None
         self._open: dict[str, Any] = {"engine": engine, "device": device, "threads": threads, "check": check}
-        check_engine(engine, device, manifest)
+        check_engine(engine, device)
         self._manifest: Manifest | None = manifest
         self._opened: Generation | None = None
 

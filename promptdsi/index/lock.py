@@ -1,4 +1,4 @@
-"""One writer at a time, by a kernel lock: it dies with its holder, so a crashed process never blocks anybody."""
+"""One writer at a time, by a kernel lock, which ends with its holder: a crashed process never blocks another."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Busy(PromptDSIError):
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a writer is at work; asking needs no right to write."""
+    """Whether a writer holds the lock; needs no permission to write."""
     try:
         handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        if os.pread(handle, 1, 0):  # a holder names itself; asking the kernel would get in the way of one that is just coming
+        if os.pread(handle, 1, 0):  # a holder writes its process id; locking an empty file would disturb a writer that is about to lock
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -33,15 +33,15 @@ def is_held(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the index for writing; readers need no lock. The file names the holder while it holds, and is empty otherwise."""
+    """Lock the index for writing; readers need no lock. The file contains the holder's process id, and is empty otherwise."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
-            who = f"process {holder}" if holder.isdigit() else "another process"
-            raise Busy(f"{folder}: {who} is writing to this index; wait for it to end") from None
+            writer = f"process {holder}" if holder.isdigit() else "another process"
+            raise Busy(f"{folder}: {writer} is writing to this index; wait for it to end") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         yield

@@ -77,7 +77,7 @@ def measure_training(method: PromptDSI, corpus: Corpus, pairs: Sequence[Training
 
     dev = rank_queries(method, load_queries(corpus, "dev"))
     hits = float(values("Hits@10", dev.query_ranks).mean()) if dev.query_ranks else None
-    report = replace(report, dev_hits10=hits, dev_queries=len(dev.query_ranks), truncated=method.cut_documents_)
+    report = replace(report, dev_hits10=hits, dev_queries=len(dev.query_ranks), truncated=method.truncated_documents_)
     if report.fast:
         return report
     rows, texts = method.model_.rows, [pair.text for pair in pairs]
@@ -85,7 +85,7 @@ def measure_training(method: PromptDSI, corpus: Corpus, pairs: Sequence[Training
         vectors = method.encode(texts, progress=progress)
         ranks = rows.ranks(vectors, rows.numbers([pair.docid for pair in pairs]).to(vectors.device)).tolist()
     best = {pair.docid: rank for pair, rank in sorted(zip(pairs, ranks, strict=True), key=lambda ranked: -ranked[1])}
-    truncated = method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).cut
+    truncated = sum(method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).truncated)
     unfindable = [docid for docid, rank in best.items() if rank > 10]
     return replace(report, queries=len(pairs), truncated_queries=truncated, unfindable=unfindable)
 

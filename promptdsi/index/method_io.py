@@ -23,14 +23,14 @@ from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.methods.storage import Block, Learned, assemble, to_bytes
+from promptdsi.methods.storage import DocumentBlock, Learned, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.training.examples import TrainingPair
 
 
 def method_class(name: str) -> type[PromptDSI]:
     """A method an index can hold: encoder and old rows stay frozen, and only blobs of the index are needed to continue."""
-    suitable = [known for known, kind in methods().items() if issubclass(kind, PromptDSI) and kind.rehearsal_free]
+    suitable = [method for method, kind in methods().items() if issubclass(kind, PromptDSI) and kind.rehearsal_free]
     if name not in methods():
         raise UsageError(f"no method {name!r}; an index can hold {' and '.join(suitable)}")
     if name not in suitable:
@@ -63,7 +63,7 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
     """The method of a generation. `last` is a corpus whose rows are put behind all others, so that they can be trained."""
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     firsts, deleted_positions = manifest.firsts(), manifest.deleted_positions()
-    blocks: list[Block] = []
+    blocks: list[DocumentBlock] = []
     deleted: set[int] = set()
     first = 0
     for number in order:
@@ -72,7 +72,7 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
         check_counts(store, manifest, entry, rows.shape, len(docids))
         deleted |= {first + position for position in deleted_positions[number]}
         first += entry.count
-        blocks.append(Block(row_names(docids, firsts[number]), rows))
+        blocks.append(DocumentBlock(row_names(docids, firsts[number]), rows))
     tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.engine.threads import one_thread_each
+from promptdsi.engine.threads import single_threaded_blas
 from promptdsi.errors import UsageError
 from promptdsi.index.explain import explain_hits
 from promptdsi.index.generation import Generation
@@ -25,11 +25,10 @@ def search_batch(
         _check_request(request)
     if not requests:
         return []
-    with one_thread_each():
+    with single_threaded_blas():
         queries = [request.query for request in requests]
-        vectors = generation.encoder.encode(queries)
-        truncated = [bool(generation.encoder.cut([query])) for query in queries]
-        top = generation.table.top(vectors, max(request.k for request in requests))
+        encoded = generation.encoder.encode(queries)
+        top = generation.table.top(encoded.vectors, max(request.k for request in requests))
         results = []
         for position, (query, k, explain) in enumerate(requests):
             if stop():
@@ -37,8 +36,8 @@ def search_batch(
             rows, scores = top.rows[position, :k].tolist(), top.scores[position, :k].tolist()
             hits = [_hit(generation, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
             if explain and hits:
-                hits = explain_hits(generation, query, vectors[position], rows, hits)
-            results.append(SearchResult(hits, truncated[position]))
+                hits = explain_hits(generation, query, encoded.vectors[position], encoded.selection_of(position), rows, hits)
+            results.append(SearchResult(hits, encoded.truncated[position]))
     return results
 
 

@@ -61,9 +61,9 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     name = _corpus_name(corpus, options)
     _check_probes(corpus, options)
     params = {key: value for key, value in method.get_params().items() if key not in MACHINE}
-    pairs = method.training_pairs(corpus)
     # A throw-away model measures the machine's speed: training starts from the backbone itself.
     method.start(load_backbone(method.backbone, offline=method.offline))
+    pairs = method.training_pairs(corpus)
     if options.on_start:
         options.on_start(estimate_work(method, corpus, pairs, first=True))
     store.begin()

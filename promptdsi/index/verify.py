@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.engine.codes import coded
+from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import HASH, NAME, Documents, stored_codes
 from promptdsi.index.lock import is_held
@@ -97,7 +97,7 @@ def _codes_match(arrays: dict[str, Any], rows: Any) -> bool:
         return False
     if stored is None:
         return True
-    codes = coded(rows)
+    codes = quantize(rows)
     exact = all(np.array_equal(getattr(stored, name), getattr(codes, name)) for name in ("panels", "shift", "scale"))
     return exact and all(np.allclose(getattr(stored, name), getattr(codes, name), rtol=1e-6, atol=0) for name in ("error", "length"))
 

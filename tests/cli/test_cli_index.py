@@ -34,7 +34,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     outcome = run("add", "index", "d1", "--json", "--device", "cpu", "--max-drift", "1")
     report = json.loads(outcome.stdout)
     assert (report["generation"], report["added"], report["corpus"], report["drift"]["n"]) == (2, 3, "d1", 6)
-    assert "index is as it was" not in outcome.stderr
+    assert "index is unchanged" not in outcome.stderr
     again = run("add", "index", "d1", "--device", "cpu")
     assert again.returncode == 0 and "3 documents, all in the index already with the same content: nothing to do" in again.stderr
     fast = run("add", "index", "d2", "--fast", "--device", "cpu")
@@ -200,7 +200,7 @@ def test_more_threads_than_cores_are_not_begun(made: Path) -> None:
     from promptdsi.engine.threads import cores
 
     index = Index.open(made, device="cpu", threads=9999)
-    assert index.snapshot.threads == cores() and index.search("tea")
+    assert index.opened.threads == cores() and index.search("tea")
 
 
 def test_search_from_a_real_process_is_the_same(made: Path) -> None:

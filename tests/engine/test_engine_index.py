@@ -14,7 +14,6 @@ import small
 
 from promptdsi import Corpus, DataError, Index
 from promptdsi.errors import UsageError
-from promptdsi.index.rows import put_rows
 
 
 @pytest.fixture(scope="module")
@@ -69,15 +68,15 @@ def test_engines_that_do_not_fit_are_refused(place: Path) -> None:
 )
 def test_an_encoder_that_is_not_the_manifests_is_refused(place: Path, tmp_path: Path, changes: dict[str, int]) -> None:
     index = Index.open(small.copied(place, tmp_path / "other"))
-    manifest = index.snapshot.manifest
+    manifest = index.manifest
     index.store.commit(manifest.next("delete", config=manifest.config | changes))
-    with pytest.raises(DataError, match="does not hold together"):
+    with pytest.raises(DataError, match="is inconsistent"):
         Index.open(tmp_path / "other")
 
 
 def test_generations_share_one_encoder(place: Path) -> None:
     newest, older = Index.open(place), Index.open(place, at=2)
-    assert newest.snapshot.encoder.sessions is older.snapshot.encoder.sessions  # type: ignore[attr-defined]
+    assert newest.opened.encoder.sessions is older.opened.encoder.sessions  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("beside", ["nothing", "codes row by row", "panels of another size"])
@@ -85,7 +84,7 @@ def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Pat
     """As an index of an earlier state of this software has them."""
     before = small.signature(place)
     index = Index.open(small.copied(place, tmp_path / "old"), device="cpu")
-    store, manifest = index.store, index.snapshot.manifest
+    store, manifest = index.store, index.manifest
     from safetensors.numpy import save
 
     entries = []
@@ -109,7 +108,7 @@ def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Pat
 )
 def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path, name: str, odd: Any) -> None:
     index = Index.open(small.copied(place, tmp_path / "odd"), device="cpu")
-    store, manifest = index.store, index.snapshot.manifest
+    store, manifest = index.store, index.manifest
     entry = manifest.corpora[0]
     held = store.blobs.arrays(entry.rows)
     from safetensors.numpy import save
@@ -122,4 +121,4 @@ def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path, name: str,
 def test_a_rows_blob_is_the_same_bytes_for_the_same_rows(place: Path) -> None:
     store = Index.open(place).store
     entry = store.manifest().corpora[0]
-    assert put_rows(store, store.blobs.arrays(entry.rows)["rows"], since=entry.since) == entry.rows
+    assert store.blobs.put_rows(store.blobs.arrays(entry.rows)["rows"], since=entry.since) == entry.rows

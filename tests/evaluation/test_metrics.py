@@ -122,7 +122,7 @@ def test_records_hold_ranks_and_no_text(place: Path, corpora: list[Corpus], run:
         assert run("eval", place, tmp_path / "d1", "--record", "--quiet", "--device", "cpu").returncode == 0
     index = Index.open(place, device="cpu")
     (record,) = index.eval_records()
-    result = rank_queries(index.snapshot.method, load_queries(corpora[1], "test"))
+    result = rank_queries(index.opened.method, load_queries(corpora[1], "test"))
     assert record == (2, "d1", "test", [query.ranks[0] for query in result.query_ranks])
     (path,) = (place / "records").iterdir()
     assert json.loads(path.read_text())["content"].keys() == {"format", "generation", "corpus", "split", "ranks"}

@@ -34,7 +34,7 @@ def test_faiss_finds_the_same(index: Index, tmp_path: Path) -> None:
     flat = faiss.read_index(str(tmp_path / "out/rows.faiss"))
     docids = json.loads((tmp_path / "out/docids.json").read_text())
     assert flat.ntotal == len(index) == len(docids)
-    scores, rows = flat.search(index.snapshot.method.encode(QUERIES).numpy(), len(index))
+    scores, rows = flat.search(index.opened.method.encode(QUERIES).numpy(), len(index))
     for hits, own_scores, own_rows in zip(index.search(QUERIES, k=100), scores, rows, strict=True):
         assert [docids[str(row)] for row in own_rows] == [hit.docid for hit in hits]
         np.testing.assert_allclose(own_scores, [hit.score for hit in hits], rtol=1e-4, atol=1e-6)

@@ -12,9 +12,8 @@ import pytest
 import small
 
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
-from promptdsi.index import growth
+from promptdsi.index import update
 from promptdsi.index.manifest import Entry
-from promptdsi.index.options import Options
 from promptdsi.index.store import Store
 
 MARK = "zanzibarquartz"
@@ -121,18 +120,17 @@ def hook(event, arguments):
         opened.append(str(arguments[0]).split("?")[0])
 sys.addaudithook(hook)
 from promptdsi import Corpus
-from promptdsi.index import growth
-from promptdsi.index.options import Options
+from promptdsi.index import update
 from promptdsi.index.store import Store
 place, corpus, *forbidden = sys.argv[1:]
 written = []
-original = growth.put_entry
-def put_entry(*arguments, **keywords):
+original = update.write_corpus
+def write_corpus(*arguments, **keywords):
     entry = original(*arguments, **keywords)
     written.append(len(opened))  # everything that was learned is on the disk
     return entry
-growth.put_entry = put_entry
-growth.add(Store(Path(place)), Corpus.read(corpus), Options(device="cpu"))
+update.write_corpus = write_corpus
+update.add(Store(Path(place)), Corpus.read(corpus), update.Options(device="cpu"))
 learning = opened[: written[0]]
 names = {Path(path).name for path in learning}
 assert not names & set(forbidden), names & set(forbidden)
@@ -147,7 +145,7 @@ def test_add_opens_no_document_probe_or_query_of_the_past(keep: int, corpora: li
     place = tmp_path / "index"
     index = small.create(place, corpora[0], backbone, keep_probes=keep, keep_queries=True)
     index.add(corpora[1], keep_queries=True)
-    entries: tuple[Entry, ...] = index.snapshot.manifest.corpora
+    entries: tuple[Entry, ...] = index.manifest.corpora
     forbidden = [name for entry in entries for name in (entry.documents, entry.probes, entry.queries) if name]
     probes = [entry.probes for entry in entries if entry.probes]
     assert len(forbidden) == 4 + len(probes)
@@ -169,7 +167,7 @@ def test_the_past_may_be_gone_while_adding(place: Path, corpora: list[Corpus]) -
                 (without / "blobs" / name).unlink()
     rows = []
     for folder in (with_them, without):
-        growth.add(Store(folder), corpora[2], Options(device="cpu"))
+        update.add(Store(folder), corpora[2], update.Options(device="cpu"))
         rows.append(Store(folder).manifest().corpora[2].rows)
     assert rows[0] == rows[1]
 
@@ -186,16 +184,16 @@ def test_nothing_is_kept_that_was_not_asked_for(corpora: list[Corpus], backbone:
 
 def test_purge_does_not_touch_what_others_learned(place: Path, corpora: list[Corpus]) -> None:
     index = Index.open(place, device="cpu")
-    before = index.snapshot.manifest
+    before = index.manifest
     victim = corpora[1].documents[1].docid
-    rows = index.snapshot.method.model_.rows.blocks[1].detach().clone()
+    rows = index.opened.method.model_.rows.blocks[1].detach().clone()
     index.purge(victim)
-    after: Any = index.snapshot.manifest
+    after: Any = index.manifest
     assert (after.encoder, after.tokenizer, after.prompts, after.corpora[0]) == (
         before.encoder,
         before.tokenizer,
         before.prompts,
         before.corpora[0],
     )
-    now = index.snapshot.method.model_.rows.blocks[1].detach()
+    now = index.opened.method.model_.rows.blocks[1].detach()
     assert np.array_equal(now[[0, 2]], rows[[0, 2]]) and not now[1].any()

@@ -144,7 +144,7 @@ def test_explain(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
     index.add(corpora[1], keep_queries=True)
     query = corpora[0].pairs("train")[0].query.text
     hits = index.search(query, k=24, explain=True)
-    method = index.snapshot.method
+    method = index.opened.method
     plain = method.model_.rows.scores(method.encode([query], prompted=False))[0]
     order = sorted(range(24), key=lambda row: (-float(plain[row]), method.model_.rows.docids[row]))
     for hit in hits:
@@ -166,7 +166,7 @@ def test_opening_maps_weights_and_writes_nothing(place: Path) -> None:
     index = Index.open(place, device="cpu")
     index.search(["tea", "bread"], explain=True)
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in place.rglob("*")} == before
-    assert str(place / "blobs" / index.snapshot.manifest.encoder) in Path("/proc/self/maps").read_text()
+    assert str(place / "blobs" / index.manifest.encoder) in Path("/proc/self/maps").read_text()
 
 
 def test_tiny_is_enough_for_a_single_document(tmp_path: Path) -> None:

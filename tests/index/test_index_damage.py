@@ -206,10 +206,10 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
         assert [(hit.title, hit.corpus, hit.since) for hit in found] == [(hit["title"], hit["corpus"], hit["since"]) for hit in hits]
     assert [manifest.kind for manifest in index.log()] == expected["kinds"]
     more = Corpus.read(GOLDEN / golden / "more.jsonl")
-    if index.snapshot.method.retired:  # made with an option that was removed: rows cannot be trained as the earlier ones were
+    if index.opened.method.retired:  # made with an option that was removed: rows cannot be trained as the earlier ones were
         with pytest.raises(PromptDSIError, match="made with stand_ins=16, which was removed"):
             index.add(more, name="more")
-    index.add(more, name="more", fast=bool(index.snapshot.method.retired))  # and learning goes on
+    index.add(more, name="more", fast=bool(index.opened.method.retired))  # and learning goes on
     assert index.get(more.documents[0].docid) == more.documents[0]
 
 

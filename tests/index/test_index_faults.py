@@ -199,7 +199,7 @@ def test_an_interrupted_add_leaves_the_index_as_it_was(number: int, place: Path,
     corpora[2].write(place.parent / "d2")
     words = [sys.executable, "-m", "promptdsi", "add", str(slow), str(place.parent / "d2"), "--device", "cpu", "--threads", "1"]
     code, said = interrupted(words, number, "learning 3 documents")
-    assert code == 130 and said.strip().endswith(f"error: interrupted; {slow} is as it was; run the same command again")
+    assert code == 130 and said.strip().endswith(f"error: interrupted; {slow} is unchanged; run the same command again")
     assert small.signature(slow) == before and Store(slow).leftovers() == []
 
 
@@ -226,7 +226,7 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
     index = small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert steps[0] == 5 and not (tmp_path / "index/.learning").exists()
     whole = small.create(tmp_path / "whole", corpora[0], backbone, fit_epochs=6)
-    assert index.snapshot.manifest.blobs() == whole.snapshot.manifest.blobs()  # as if it had never been interrupted
+    assert index.manifest.blobs() == whole.manifest.blobs()  # as if it had never been interrupted
 
 
 def test_one_writer_at_a_time_and_the_holder_is_named(place: Path, corpora: list[Corpus]) -> None:

@@ -12,7 +12,6 @@ import small
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
 from promptdsi.errors import UsageError
 from promptdsi.files import sha256_of
-from promptdsi.index.entries import get_list
 from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.training.row_norms import fitted_norms
@@ -87,9 +86,9 @@ def test_adding_changes_nothing_old(original: Path, corpora: list[Corpus], backb
         options = {} if prompts == "none" else {"prompt_length": 4}
         index = small.create(place, corpora[0], backbone, prompts=prompts, prompt_options=options)
         index.add(corpora[1])
-        before, first, found = checksums(place), index.snapshot.manifest, index.search(QUERY, k=24)
+        before, first, found = checksums(place), index.manifest, index.search(QUERY, k=24)
         index.add(corpora[2])
-        after, second = checksums(place), index.snapshot.manifest
+        after, second = checksums(place), index.manifest
         assert before.items() <= after.items()
         assert second.encoder == first.encoder and second.corpora[:2] == first.corpora
         kept = {name: second.prompts[name] for name in first.prompts}
@@ -107,14 +106,14 @@ def test_the_same_seed_gives_the_same_blobs(corpora: list[Corpus], backbone: str
         made.append(checksums(tmp_path / name))
     assert made[0] == made[1]
     other = small.create(tmp_path / "other", corpora[0], backbone, seed=1)
-    assert other.snapshot.manifest.encoder not in made[0]
+    assert other.manifest.encoder not in made[0]
 
 
 def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> None:
     index = small.create(place.parent / "fast", corpora[0], backbone, add_epochs=20, add_row_lr=0.05, keep_queries=True)
     report = index.add(corpora[1], fast=True, keep_queries=True)
-    assert report.fast and report.unfindable == [] and index.snapshot.manifest.corpora[1].fast
-    method = index.snapshot.method
+    assert report.fast and report.unfindable == [] and index.manifest.corpora[1].fast
+    method = index.opened.method
     documents, d0 = method.document_vectors(corpora[1]), method.model_.rows.blocks[0].detach()
     vectors = method.rows.row_norm_scale * fitted_norms(d0, documents, default=method.row_norm_) * documents
     np.testing.assert_allclose(method.model_.rows.blocks[1].detach(), vectors, rtol=1e-5, atol=1e-6)
@@ -123,10 +122,10 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     gone = corpora[1].documents[0].docid
     index.delete(gone)
     index.add(Corpus([corpora[3].documents[1]._replace(text="changed words")], name="changed"), update=True)
-    before = {entry.name: entry for entry in index.snapshot.manifest.corpora}
+    before = {entry.name: entry for entry in index.manifest.corpora}
     reports = index.tune()
     assert [(report.kind, report.corpus) for report in reports] == [("tune", "d1"), ("tune", "d3")]
-    after = {entry.name: entry for entry in index.snapshot.manifest.corpora}
+    after = {entry.name: entry for entry in index.manifest.corpora}
     assert not any(entry.fast for entry in after.values()) and [*after] == [*before]
     assert after["d1"].rows != before["d1"].rows and after["d1"].ids == before["d1"].ids
     assert all(after[name] == before[name] for name in ("d0", "d2", "changed"))
@@ -137,7 +136,7 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     lone = small.create(place.parent / "lone", corpora[0], backbone, add_epochs=20, add_row_lr=0.05)
     lone.add(corpora[1], fast=True, keep_queries=True)
     lone.tune()  # the queries were kept, so tuning later is the very training that add would have done, but for its seed
-    ours, theirs = (one.snapshot.method.model_.rows.blocks[1].detach() for one in (lone, trained))
+    ours, theirs = (one.opened.method.model_.rows.blocks[1].detach() for one in (lone, trained))
     assert float((ours - theirs).norm()) < 0.25 * float(theirs.norm()) and float((ours - theirs).norm()) < float((ours - vectors).norm())
 
 
@@ -147,7 +146,7 @@ def test_fast_and_tune_with_prompts(prompts: str, corpora: list[Corpus], backbon
     index.add(corpora[1], fast=True)
     assert len(index.search(QUERY, k=100)) == 24
     index.tune()
-    assert index.snapshot.manifest.prompts and len(index.search(QUERY, k=100)) == 24
+    assert index.manifest.prompts and len(index.search(QUERY, k=100)) == 24
 
 
 @pytest.mark.parametrize("store", ["text", "title", "none"])
@@ -176,14 +175,14 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
         index.add(extra("words"), keep_probes=1)
     report = index.add(corpora[1], keep_probes=2)
     assert report.drift is not None and report.drift.n == 8 and report.probes == 2
-    before = index.snapshot.method
-    probes = [one for corpus in index.snapshot.manifest.corpora for one in get_list(index.store, corpus.probes or "")]
+    before = index.opened.method
+    probes = [one for corpus in index.manifest.corpora for one in index.store.blobs.list(corpus.probes or "")]
     assert len(probes) == 10 and all(set(one) == {"text", "docids"} for one in probes)
     expected = np.mean([before.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
     again = index.add(corpora[2])
     assert again.drift is not None and again.drift.before == expected
-    after = np.mean([index.snapshot.method.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
-    assert again.drift.after == after and index.snapshot.manifest.event["drift"]["fall"] == again.drift.fall
+    after = np.mean([index.opened.method.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
+    assert again.drift.after == after and index.manifest.event["drift"]["fall"] == again.drift.fall
     # Forty copies of the queries themselves push every old document down.
     flood = Corpus(
         [Document(f"flood-{place}", probes[place % len(probes)]["text"]) for place in range(120)],
@@ -192,7 +191,7 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
         name="flood",
     )
     generation, files = index.generation, checksums(tmp_path / "index")
-    with pytest.raises(PromptDSIError, match=r"fall by 0\.\d+, more than --max-drift 0.01: it was not committed, the index is as it was"):
+    with pytest.raises(PromptDSIError, match=r"fall by 0\.\d+, more than --max-drift 0.01: it was not committed, the index is unchanged"):
         index.add(flood, max_drift=0.01)
     assert index.generation == generation and checksums(tmp_path / "index") == files
     assert index.add(flood, max_drift=1.0).drift is not None
@@ -206,7 +205,7 @@ def test_what_is_learned_does_not_depend_on_probes(corpora: list[Corpus], backbo
     for probes in (0, 5):
         index = small.create(tmp_path / str(probes), corpora[0], backbone, keep_probes=probes)
         index.add(corpora[1])
-        rows.append([entry.rows for entry in index.snapshot.manifest.corpora])
+        rows.append([entry.rows for entry in index.manifest.corpora])
     assert rows[0] == rows[1]
 
 
@@ -221,9 +220,9 @@ def test_topic_words_stand_in_three_documents_at_least(backbone: str, tmp_path: 
     documents = [Document(f"d{n}", f"bread flour oven yeast number secret{'abcdefghijklmnop'[n]} crust") for n in range(8)]
     documents += [Document(f"e{n}", f"planet orbit comet star number hidden{'abcdefghijklmnop'[n]} moon") for n in range(8)]
     index = small.create(tmp_path / "index", Corpus(documents), backbone, prompts="topic", prompt_options={"prompt_length": 4})
-    words = {word for topic in index.snapshot.manifest.metadata["topics"]["words"] for word in topic}
+    words = {word for topic in index.manifest.metadata["topics"]["words"] for word in topic}
     assert words and not any(word.startswith(("secret", "hidden")) for word in words)
-    assert "labels" not in index.snapshot.manifest.metadata["topics"]
+    assert "labels" not in index.manifest.metadata["topics"]
 
 
 def test_a_folder_of_text_files_becomes_an_index(tmp_path: Path, backbone: str) -> None:
@@ -250,7 +249,7 @@ def test_wrong_parameters_are_said_before_anything_is_made(corpora: list[Corpus]
             small.create(tmp_path / "index", corpora[0], backbone, **changes)
         assert not (tmp_path / "index").exists() or not any((tmp_path / "index").iterdir())
     rows = small.create(tmp_path / "rows", corpora[0], backbone, method="rows")
-    assert rows.snapshot.manifest.method == "rows" and Index.open(tmp_path / "rows", device="cpu").search("tea")
+    assert rows.manifest.method == "rows" and Index.open(tmp_path / "rows", device="cpu").search("tea")
     with pytest.raises(TypeError, match="unexpected keyword argument 'quick'"):
         rows.add(corpora[1], quick=True)  # type: ignore[call-arg]
 

@@ -160,7 +160,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     def _replaced(self) -> bool:
         """Whether a dead version of a living document is on the disk, by what the index itself says."""
-        manifest = self.index.snapshot.manifest
+        manifest = self.index.manifest
         deleted = zip(manifest.corpora, manifest.deleted_positions(), strict=True)
         return any(self.index.store.ids(entry.ids).docids[place] is not None for entry, gone in deleted for place in gone)
 

@@ -18,13 +18,10 @@ from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.errors import UsageError
-from promptdsi.index import growth
-from promptdsi.index.documents import write_documents
-from promptdsi.index.ids import Ids
+from promptdsi.index import update
+from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import sealed, unsealed
-from promptdsi.index.options import Options
 from promptdsi.index.purge import pending, purge
-from promptdsi.index.rows import put_rows
 from promptdsi.index.search import find_words, snippet
 from promptdsi.index.store import NoIndex, Store
 
@@ -77,12 +74,12 @@ def test_damage_does_not_become_the_truth(place: Path, corpora: list[Corpus]) ->
     """Purge and tune check what they read: a flipped byte must not get a new, right checksum."""
     index = Index.open(place, device="cpu")
     index.add(corpora[2], fast=True, keep_queries=True)
-    entry = index.snapshot.manifest.corpora[2]
+    entry = index.manifest.corpora[2]
     for name, act in (
         (entry.rows, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
         (entry.ids, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
-        (entry.documents, lambda: growth.tune(Store(place), Options(device="cpu"))),
-        (entry.queries, lambda: growth.tune(Store(place), Options(device="cpu"))),
+        (entry.documents, lambda: update.tune(Store(place), update.Options(device="cpu"))),
+        (entry.queries, lambda: update.tune(Store(place), update.Options(device="cpu"))),
     ):
         path = place / "blobs" / str(name)
         whole = path.read_bytes()
@@ -138,11 +135,9 @@ def test_a_bound_on_drift_is_kept_or_refused(corpora: list[Corpus], backbone: st
     for bound in (float("nan"), -0.1, 2.0):
         with pytest.raises(UsageError, match="expected a fall in Hits@10 between 0 and 1"):
             index.add(corpora[1], max_drift=bound)
-    probed = {
-        docid for one in index.store.blobs.json(index.snapshot.manifest.corpora[0].probes or "")["entries"] for docid in one["docids"]
-    }
+    probed = {docid for one in index.store.blobs.json(index.manifest.corpora[0].probes or "")["entries"] for docid in one["docids"]}
     index.delete(sorted(probed))
-    with pytest.raises(UsageError, match="no document of any probe query is left to measure with; the index is as it was"):
+    with pytest.raises(UsageError, match="no document of any probe query is left to measure with; the index is unchanged"):
         index.add(corpora[1], max_drift=0.5)
     assert index.generation == 2 and Store(tmp_path / "index").leftovers() == []
     bare = small.create(tmp_path / "bare", corpora[0], backbone)
@@ -171,7 +166,7 @@ def test_a_purge_that_was_cut_off_can_be_repeated(
         if not pending(Store(place), Store(place).manifest()):
             continue
         cut += 1
-        assert any("a purge was cut off" in problem for problem in Index.open(place, device="cpu").verify().problems)
+        assert any("a purge was interrupted" in problem for problem in Index.open(place, device="cpu").verify().problems)
         again = small.copied(place, tmp_path / "again")
         assert purge(Store(again), [victim]).number == 4  # the same command succeeds
         made = purge(Store(place))  # and what verify says to run erases nothing but what was asked for
@@ -187,7 +182,7 @@ def test_a_reader_between_current_and_a_purged_manifest_looks_again(
 ) -> None:
     from promptdsi.index import store as store_module
 
-    original, done = store_module.sha256_of, []
+    original, done = store_module.file_hash, []
 
     def meanwhile(path: Path) -> str:
         if path.name == "000002.json" and not done:
@@ -195,7 +190,7 @@ def test_a_reader_between_current_and_a_purged_manifest_looks_again(
             purge(Store(place), [corpora[0].documents[0].docid])
         return original(path)
 
-    monkeypatch.setattr(store_module, "sha256_of", meanwhile)
+    monkeypatch.setattr(store_module, "file_hash", meanwhile)
     assert Store(place).current() == 3 and done
 
 
@@ -224,9 +219,9 @@ def test_many_corpora_are_cheap_and_need_few_files(place: Path) -> None:
             name=f"many {number}",
             since=number,
             count=1,
-            ids=store.blobs.put_json(Ids.of(documents, since=number).to_json()),
-            rows=put_rows(store, store.blobs.arrays(manifest.corpora[1].rows)["rows"][:1], since=number),
-            documents=write_documents(store.blobs, enumerate(documents), since=number),
+            ids=store.blobs.put_json(Ids.of(documents, since=number)._asdict()),
+            rows=store.blobs.put_rows(store.blobs.arrays(manifest.corpora[1].rows)["rows"][:1], since=number),
+            documents=store.blobs.put_documents(enumerate(documents), since=number),
             queries=None,
         )
         manifest = replace(store.manifest(), number=number, parent=number - 1, corpora=(*manifest.corpora, entry))
@@ -249,7 +244,7 @@ def test_a_lying_configuration_allocates_nothing(place: Path) -> None:
     content["config"]["vocabulary"] = 10**10
     (place / "generations/000002.json").write_bytes(sealed(content))
     Store(place).point_to(2)
-    with pytest.raises(DataError, match=r"does not hold together \(the weight word.weight is not 10000000000 × 16 numbers\)"):
+    with pytest.raises(DataError, match=r"is inconsistent \(the weight word.weight is not 10000000000 × 16 numbers\)"):
         Index.open(place)
 
 

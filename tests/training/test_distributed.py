@@ -66,5 +66,5 @@ def test_torchrun_create_commits_once_and_only_the_first_process_reads(tmp_path:
     two = Index.open(tmp_path / "two", device="cpu")
     assert two.generation == 2 and two.verify().problems == [] and outcome.stderr.count("generation 2: added d1") == 1
     one = small.create(tmp_path / "one", corpora[0], backbone, dropout=0.0, fit_epochs=2)
-    for ours, theirs in zip(two.snapshot.method.model_.rows.blocks[0], one.snapshot.method.model_.rows.blocks[0], strict=True):
+    for ours, theirs in zip(two.opened.method.model_.rows.blocks[0], one.opened.method.model_.rows.blocks[0], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

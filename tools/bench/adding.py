@@ -37,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         index = Index.create(Path(folder) / "index", old, params={"fit.epochs": 1}, **options)
         # The method an index holds has learned D0 already; the others begin from it.
-        d0 = index.snapshot.method
+        d0 = index.opened.method
         methods = {
             "rows only, as `best`": RowsOnly.from_params(merge_params(PRESETS["best"], {"fit": {"epochs": 1}}, options)).begin_from(
                 d0, old

@@ -87,10 +87,8 @@ def build(place: Path, documents: int) -> None:
     import numpy as np
 
     from promptdsi import Corpus, Document, Index
-    from promptdsi.index.documents import write_documents
-    from promptdsi.index.ids import Ids
+    from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
-    from promptdsi.index.rows import put_rows
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, params={"fit.epochs": 0}, offline=True, device="cpu").store
@@ -101,9 +99,9 @@ def build(place: Path, documents: int) -> None:
         name="synthetic",
         since=2,
         count=documents,
-        rows=put_rows(store, vectors, since=2),
-        ids=store.blobs.put_json(Ids.of(made, since=2).to_json()),
-        documents=write_documents(store.blobs, enumerate(made), since=2),
+        rows=store.blobs.put_rows(vectors, since=2),
+        ids=store.blobs.put_json(Ids.of(made, since=2)._asdict()),
+        documents=store.blobs.put_documents(enumerate(made), since=2),
     )
     manifest = store.manifest()
     store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry)))

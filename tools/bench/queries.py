@@ -51,16 +51,20 @@ def queries(count: int) -> list[str]:
 def build(place: Path, rows: int) -> Path:
     """An index with a real encoder and synthetic rows; it stores no texts, so that only the search is measured."""
     from promptdsi import Corpus, Document, Index
-    from promptdsi.index.ids import Ids
+    from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
-    from promptdsi.index.rows import put_rows
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, params={"fit.epochs": 0}, store="none", offline=True, device="cpu").store
     vectors = synthetic(rows)
     ids = Ids(2, [f"synthetic-{number}" for number in range(rows)], "0" * 64 * rows)
     entry = Entry(
-        "synthetic", since=2, count=rows, rows=put_rows(store, vectors, since=2), ids=store.blobs.put_json(ids.to_json()), documents=None
+        "synthetic",
+        since=2,
+        count=rows,
+        rows=store.blobs.put_rows(vectors, since=2),
+        ids=store.blobs.put_json(ids._asdict()),
+        documents=None,
     )
     manifest = store.manifest()
     store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry)))
@@ -92,11 +96,11 @@ def contestant(name: str, place: str) -> Ask:
         from promptdsi import Index
 
         index = Index.open(place, check=False, engine="int8" if name in (INT8, ENCODER_INT8) else "onnx")
-        return index.snapshot.encoder.encode if name in (ENCODER, ENCODER_INT8) else lambda asked: index.search(asked, k=10)
+        return index.opened.encoder.encode if name in (ENCODER, ENCODER_INT8) else lambda asked: index.search(asked, k=10)
     if name == SCAN:
         from promptdsi import Index
 
-        snapshot = Index.open(place, check=False).snapshot
+        snapshot = Index.open(place, check=False).opened
         every = [FIRST, *queries(max(ASKED * ROUNDS, BATCH))]
         known = dict(zip(every, snapshot.encoder.encode(every).vectors, strict=True))
         return lambda asked: snapshot.table.top(np.stack([known[query] for query in asked]), 10)
@@ -217,7 +221,7 @@ def is_exact(place: Path, rows: int, asked: list[str]) -> bool:
     """Whether single searches and a batch find what scoring every row in float64 finds."""
     from promptdsi import Index
 
-    snapshot = Index.open(place, check=False).snapshot
+    snapshot = Index.open(place, check=False).opened
     vectors = snapshot.encoder.encode(asked[:16]).vectors
     every = np.concatenate([block.rows for block in snapshot.table.blocks])
     together = snapshot.table.top(vectors, 10)
@@ -244,7 +248,7 @@ def cost_of_int8() -> dict[str, Any]:
         Index.create(Path(folder) / "index", corpus, params={"fit.epochs": 0}, offline=True, device="cpu")
         for engine in ("onnx", "int8"):
             index = Index.open(Path(folder) / "index", engine=engine)
-            vectors.append(index.snapshot.encoder.encode(asked).vectors)
+            vectors.append(index.opened.encoder.encode(asked).vectors)
             ranks = [
                 next((hit.rank for hit in found if hit.docid == pair.docid), 11)
                 for found, pair in zip(index.search(asked, k=10), pairs, strict=True)

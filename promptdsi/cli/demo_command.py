@@ -1,4 +1,4 @@
-"""`promptdsi demo`: the whole story on the embedded corpus, in two to three minutes."""
+"""`promptdsi demo`: every step on the embedded corpus, in two to three minutes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.cli.console import Json, Quiet, Threads, print_json, progress_for, table_of, use_threads
-from promptdsi.cli.search import show_hits
+from promptdsi.cli.search_command import show_hits
 from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from promptdsi.index.index import Index
 
-# Two epochs on two pseudo-queries a document instead of three on five: as good on so small a corpus, and soon done.
+# Two epochs on two pseudo-queries per document instead of three on five: as good on so small a corpus, and faster.
 QUICK: dict[str, Any] = {"fit.epochs": 2, "pseudo_queries": 2}
-QUESTIONS = ("how do bats find their way in the dark", "why does the jet stream bend")  # answered in d0 and in d1
+QUERIES = ("how do bats find their way in the dark", "why does the jet stream bend")  # answered in d0 and in d1
 MARK = "made by `promptdsi demo`; it may be deleted\n"
 
 
@@ -34,25 +34,25 @@ def demo(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Create an index of the embedded corpus, grow it four times, ask it, forget a document, go back, verify."""
+    """Create an index of the embedded corpus, add four corpora, search, delete a document, roll back, verify."""
     started = time.monotonic()
-    _fresh(output)
+    _make_folder(output)
     corpora = build_stream("demo", Request()).corpora
     build_stream("demo", Request()).write(output / "stream")
     use_threads(threads)
-    story = Story(output / "index", corpora, quiet=quiet or json)
-    story.create()
-    story.grow()
+    steps = Demo(output / "index", corpora, quiet=quiet or json)
+    steps.create()
+    steps.add_all()
     for k in (10, 1) if not sys.stdout.isatty() else (1,):
-        story.show(k)
-    story.rank_queries()
-    story.forget()
-    story.prove()
+        steps.show(k)
+    steps.search()
+    steps.delete()
+    steps.verify()
     seconds = time.monotonic() - started
     if json:
-        print_json({"hits@1": story.hits(1), "hits@10": story.hits(10), "seconds": round(seconds, 1), "index": str(output / "index")})
+        print_json({"hits@1": steps.hits(1), "hits@10": steps.hits(10), "seconds": round(seconds, 1), "index": str(output / "index")})
         return
-    story.tell(f"\nDone in {seconds:.0f} s. Next:")
+    steps.say(f"\nDone in {seconds:.0f} s. Next:")
     program = "promptdsi" if shutil.which("promptdsi") else sys.argv[0]  # as the person can call it
     for line in (
         f'search {output}/index "how hot should water for tea be" --explain',
@@ -60,11 +60,11 @@ def demo(
         f"eval {output}/index {output}/stream/d3",
         "create my-index my-documents/     # a folder of text files, a .jsonl or a BEIR folder",
     ):
-        story.tell(f"   {program} {line}")
+        steps.say(f"   {program} {line}")
 
 
-def _fresh(output: Path) -> None:
-    """An empty place; what an earlier demo left there, and only that, is taken away."""
+def _make_folder(output: Path) -> None:
+    """An empty folder; what an earlier demo left there, and only that, is removed."""
     mark = output / ".demo"
     if mark.is_file() and mark.read_text("utf-8") == MARK:
         for name in ("stream", "index"):
@@ -75,7 +75,7 @@ def _fresh(output: Path) -> None:
     mark.write_text(MARK, "utf-8")
 
 
-class Story:
+class Demo:
     """The steps of the demo. `ranks` maps a column (after which corpus, or which method) to each corpus's ranks."""
 
     def __init__(self, path: Path, corpora: list[Corpus], *, quiet: bool) -> None:
@@ -83,8 +83,8 @@ class Story:
         self.ranks: dict[str, dict[str, list[int]]] = {}
         self.index: Index
 
-    def tell(self, sentence: str) -> None:
-        """The story is what this command prints: it goes to standard output."""
+    def say(self, sentence: str) -> None:
+        """Print to standard output: the sentences are the result of this command."""
         if not self.quiet:
             print(sentence, flush=True)
 
@@ -92,18 +92,18 @@ class Story:
         from promptdsi.index.index import Index
 
         d0 = self.corpora[0]
-        self.tell(f"1. Learn {d0.name}: {len(d0)} documents on 15 subjects. The encoder and one row per document are trained.")
+        self.say(f"1. Train {d0.name}: {len(d0)} documents on 15 subjects. The encoder and one row per document are trained.")
         started = time.monotonic()
         self.index = Index.create(self.path, d0, params=QUICK, offline=True, progress=progress_for(self.quiet))
         self.measure()
-        self.tell(f"   learned in {time.monotonic() - started:.0f} s")
+        self.say(f"   trained in {time.monotonic() - started:.0f} s")
 
-    def grow(self) -> None:
-        """Add the later corpora; on a terminal the table grows in place."""
-        self.tell("\n2. Four corpora arrive, one after the other. The encoder and all old rows stay frozen; new rows are learned.")
+    def add_all(self) -> None:
+        """Add the later corpora; on a terminal the table is updated in place."""
+        self.say("\n2. Add four corpora, one after the other. The encoder and all old rows stay frozen; new rows are trained.")
         if self.quiet or not sys.stdout.isatty():
             for corpus in self.corpora[1:]:
-                self.tell(self.add(corpus))
+                self.say(self.add(corpus))
             self.compare()
         else:
             from rich.live import Live
@@ -116,40 +116,40 @@ class Story:
                 live.update(self.table(10), refresh=True)
 
     def add(self, corpus: Corpus) -> str:
-        """Add a corpus and say what was, and was not, touched."""
+        """Add a corpus and report which old files were opened or changed."""
         from promptdsi.files import sha256_of
 
         blobs = self.path / "blobs"
         before = {path.name: sha256_of(path) for path in blobs.iterdir()}
-        closed = self.closed()
+        unread = self.unread_blobs()
         started = time.monotonic()
         with Watch() as watch:
             self.index.add(corpus)
         seconds = time.monotonic() - started
         same = sum(sha256_of(blobs / name) == digest for name, digest in before.items())
-        proof = f"old document files opened: {len(watch.opened & closed)}, old blobs unchanged: {same} of {len(before)}"
-        new = "; a subject d0 knows nothing of" if corpus.name == "d3" else ""
+        proof = f"old document files opened: {len(watch.opened & unread)}, old blobs unchanged: {same} of {len(before)}"
+        new = "; a subject that d0 does not cover" if corpus.name == "d3" else ""
         self.measure()
         return f"   {corpus.name}: {len(corpus)} documents in {seconds:.1f} s; {proof}{new}"
 
-    def closed(self) -> set[str]:
-        """Blobs that learning must not open: documents, probes and queries of what is there."""
-        entries = self.index.snapshot.manifest.corpora
+    def unread_blobs(self) -> set[str]:
+        """Blobs that training must not open: documents, probes and queries of earlier corpora."""
+        entries = self.index.manifest.corpora
         return {name for entry in entries for name in (entry.documents, entry.probes, entry.queries) if name}
 
     def measure(self) -> None:
-        """Ask every corpus so far its test queries, and record the ranks in the index."""
-        seen = self.corpora[: len(self.index.snapshot.manifest.corpora)]
+        """Evaluate every corpus so far on its test queries, and record the ranks in the index."""
+        seen = self.corpora[: len(self.index.manifest.corpora)]
         self.ranks[f"after {seen[-1].name}"] = {
-            corpus.name: [min(one.ranks) for one in self.index.evaluate(corpus, record=True).query_ranks] for corpus in seen
+            corpus.name: [min(query.ranks) for query in self.index.evaluate(corpus, record=True).query_ranks] for corpus in seen
         }
 
     def compare(self) -> None:
-        """The same queries for the backbone as it is, and for BM25."""
+        """The same queries with the untrained backbone, and with BM25."""
         from promptdsi.methods.bm25 import BM25
         from promptdsi.methods.dense import Dense
 
-        for method, title in ((Dense(backbone=self.index.snapshot.method.backbone, offline=True), "dense"), (BM25(), "BM25")):
+        for method, title in ((Dense(backbone=self.index.info().backbone, offline=True), "dense"), (BM25(), "BM25")):
             method.fit(self.corpora[0])
             for corpus in self.corpora[1:]:
                 method.add(corpus)
@@ -179,37 +179,37 @@ class Story:
         if not self.quiet:
             (Console() if sys.stdout.isatty() else Console(width=120)).print(self.table(k))
 
-    def rank_queries(self) -> None:
+    def search(self) -> None:
         last = self.corpora[-1].pairs("test")[0].query.text
-        self.tell("3. Ask. The last answer arrived with the last corpus.")
-        for query in (QUESTIONS[0], QUESTIONS[1], last):
-            self.tell(f"\n   {query}?")
+        self.say("3. Search. The document for the last query arrived with the last corpus.")
+        for query in (QUERIES[0], QUERIES[1], last):
+            self.say(f"\n   {query}?")
             if not self.quiet:
                 show_hits(query, self.index.search(query, k=2), alone=True)
 
-    def forget(self) -> None:
-        query = QUESTIONS[1]
-        found = self.index.search(query, k=1)[0]
-        self.tell(f"\n4. Delete {found.docid} and ask again: {query}?")
-        self.index.delete(found.docid)
-        now = self.index.search(query, k=len(self.index))
-        if found.docid in [hit.docid for hit in now]:
-            raise DataError(f"{found.docid} was deleted and is still found", path=self.path)
-        self.tell(f"   gone; {now[0].docid} is first now")
+    def delete(self) -> None:
+        query = QUERIES[1]
+        docid = self.index.search(query, k=1)[0].docid
+        self.say(f"\n4. Delete {docid} and search again: {query}?")
+        self.index.delete(docid)
+        hits = self.index.search(query, k=len(self.index))
+        if docid in [hit.docid for hit in hits]:
+            raise DataError(f"{docid} was deleted and is still retrieved", path=self.path)
+        self.say(f"   not retrieved; {hits[0].docid} is first now")
         self.index.rollback()
-        back = self.index.search(query, k=1)[0]
-        self.tell(f"   rolled back: {back.docid} is first again, in generation {self.index.generation}")
+        first = self.index.search(query, k=1)[0]
+        self.say(f"   rolled back: {first.docid} is first again, in generation {self.index.generation}")
 
-    def prove(self) -> None:
-        found = self.index.verify()
-        if found.problems:
-            raise DataError(found.problems[0], path=self.path)
-        sizes = f"{found.generations} generations, {found.blobs} blobs, {found.bytes / 1e6:.0f} MB"
-        self.tell(f"\n5. Verify: {sizes}; every checksum is right, every row has its document.")
+    def verify(self) -> None:
+        result = self.index.verify()
+        if result.problems:
+            raise DataError(result.problems[0], path=self.path)
+        sizes = f"{result.generations} generations, {result.blobs} blobs, {result.bytes / 1e6:.0f} MB"
+        self.say(f"\n5. Verify: {sizes}; every checksum is correct, every row has its document.")
 
 
 class Watch:
-    """Notes which files this process opens, by the interpreter's own audit events."""
+    """Records which files this process opens, by the interpreter's audit events."""
 
     hooked: Callable[[str, tuple[Any, ...]], None] | None = None
     watching: Watch | None = None

@@ -1,4 +1,4 @@
-"""`promptdsi eval`: how well an index finds the documents of a split's queries."""
+"""`promptdsi eval`: retrieval metrics of an index on a split's queries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.console import (
+    At,
+    CorpusPath,
     Device,
+    IndexPath,
     Json,
     MaxUnknown,
     Offline,
@@ -21,8 +24,6 @@ from promptdsi.cli.console import (
     say,
     use_threads,
 )
-from promptdsi.cli.learn import CorpusPath, IndexPath
-from promptdsi.cli.search import At
 
 
 def evaluate(
@@ -31,7 +32,7 @@ def evaluate(
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
     run: Annotated[Path | None, typer.Option("--run", help="Write a TREC run file.", metavar="FILE")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Documents per query in the run file.")] = 100,
-    record: Annotated[bool, typer.Option("--record", help="Keep the ranks, no text, in the index, for the retention chart.")] = False,
+    record: Annotated[bool, typer.Option("--record", help="Store the ranks, no text, in the index, for the retention chart.")] = False,
     at: At = None,
     on_error: OnError = "stop",
     max_unknown: MaxUnknown = 0,
@@ -42,26 +43,24 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
-    read = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
+    documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
     from promptdsi.evaluation.metrics import DEFAULT, measure
     from promptdsi.index.index import Index
 
     opened = Index.open(index, at=at, device=device)
-    asked = opened.evaluate(read, split=split, record=record, run=run, run_k=k)
-    if asked.left_out:
-        say(f"{asked.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)
+    result = opened.evaluate(documents, split=split, record=record, run=run, run_k=k)
+    if result.left_out:
+        say(f"{result.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)
     if run is not None:
         say(f"run written to {run}", quiet=quiet)
-    measured = {name: measure(name, asked.query_ranks) for name in DEFAULT}
+    metrics = {name: measure(name, result.query_ranks) for name in DEFAULT}
     if json:
-        figures = {name: {"value": one.value, "n": one.n, "low": one.low, "high": one.high} for name, one in measured.items()}
-        print_json({"corpus": read.name, "split": split, "generation": opened.generation, "metrics": figures})
+        values = {name: {"value": metric.value, "n": metric.n, "low": metric.low, "high": metric.high} for name, metric in metrics.items()}
+        print_json({"corpus": documents.name, "split": split, "generation": opened.generation, "metrics": values})
         return
-    print_table(
-        f"{read.name} {split}, generation {opened.generation}, {len(opened):,} documents",
-        [
-            {"metric": name, "value": f"{100 * one.value:.1f}", "95 %": f"{100 * one.low:.1f} – {100 * one.high:.1f}", "n": one.n}
-            for name, one in measured.items()
-        ],
-    )
+    rows = []
+    for name, metric in metrics.items():
+        interval = f"{100 * metric.low:.1f} – {100 * metric.high:.1f}"
+        rows.append({"metric": name, "value": f"{100 * metric.value:.1f}", "95 %": interval, "n": metric.n})
+    print_table(f"{documents.name} {split}, generation {opened.generation}, {len(opened):,} documents", rows)

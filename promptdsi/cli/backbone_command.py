@@ -16,25 +16,25 @@ def backbone(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Fetch a backbone if needed, load it, encode a query, and print what it is."""
+    """Fetch a backbone if needed, load it, encode a query, and print its properties."""
     from promptdsi.model.backbone import load_backbone
     from promptdsi.model.dsi import DSI
     from promptdsi.model.prompts import make_strategy
 
-    found = load_backbone(name, offline=offline, quiet=quiet)
-    model = DSI(found.encoder, make_strategy("none"), pooling=found.pooling).eval()
-    tokens = found.tokenizer.pad(found.tokenizer.encode(["who wrote hamlet"], max_tokens=32).ids)
+    loaded = load_backbone(name, offline=offline, quiet=quiet)
+    model = DSI(loaded.encoder, make_strategy("none"), pooling=loaded.pooling).eval()
+    tokens = loaded.tokenizer.pad(loaded.tokenizer.encode(["who wrote hamlet"], max_tokens=32).ids)
     model.unprompted(tokens)
     started = time.perf_counter()
     vector = model.unprompted(tokens)
     milliseconds = 1000 * (time.perf_counter() - started)
     if not bool(vector.isfinite().all()):
         say(f"warning: {name} gives vectors that are not finite", quiet=quiet)
-    facts = found.description() | {"one_query_ms": round(milliseconds, 1)}
+    fields = loaded.description() | {"one_query_ms": round(milliseconds, 1)}
     if json:
-        print_json(facts)
+        print_json(fields)
     else:
         print_table(
             f"backbone {name}",
-            [{"": key.replace("_", " "), "value": f"{v:,}" if isinstance(v, int) else str(v)} for key, v in facts.items()],
+            [{"": key.replace("_", " "), "value": f"{value:,}" if isinstance(value, int) else str(value)} for key, value in fields.items()],
         )

@@ -18,8 +18,8 @@ from promptdsi.cli.console import (
     Seed,
     Threads,
     print_json,
+    print_notes,
     progress_for,
-    said,
     say,
     use_threads,
 )
@@ -54,7 +54,7 @@ def queries(
 ) -> None:
     """Generate queries from each document and add them as train queries of kind pseudo.
 
-    Interrupted, the same command goes on where it stopped; run again, it adds nothing twice.
+    Interrupted, the same command continues where it stopped; run again, it adds nothing twice.
     """
     keywords: dict[str, Any] = {"seed": seed}
     keywords |= {"per_document": per_document} if per_document is not None else {}
@@ -67,7 +67,7 @@ def queries(
     notes = ReadNotes()
     writer = make_generator(generator, **keywords)
     started = time.perf_counter()
-    with said(notes, quiet=quiet):
+    with print_notes(notes, quiet=quiet):
         reading: dict[str, Any] = {"on_error": on_error, "max_unknown": max_unknown, "notes": notes}
         if output is None:
             written = add_queries(corpus, writer, progress=progress_for(quiet), **reading)
@@ -77,20 +77,19 @@ def queries(
 
 
 def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Progress) -> GeneratedQueries:
-    # Documents are written last: a folder with only our other files is a run that was cut off, and is completed.
+    # Documents are written last: a folder with only our other files is an interrupted run, which is completed.
     if output.exists() and any(entry.name not in (CACHE_FOLDER, "qrels", "queries.jsonl") for entry in output.iterdir()):
         raise DataError("exists and is not empty", path=output)
     with exclusive_lock(output / CACHE_FOLDER):
         written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
-        whole = with_queries(corpus, written)
-        whole.write(output)
+        with_queries(corpus, written).write(output)
     return written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in {q.queryid for q in corpus.queries}])
 
 
 def _report(written: GeneratedQueries, generator: str, where: Path, seconds: float, *, quiet: bool, json: bool) -> None:
     if json:
-        found = {"generator": generator, "added": len(written.pairs), "documents": written.generated_now, "seconds": round(seconds, 3)}
-        print_json(found | {"without": written.without})
+        fields = {"generator": generator, "added": len(written.pairs), "documents": written.generated_now, "seconds": round(seconds, 3)}
+        print_json(fields | {"without": written.without})
         return
     added = f"{len(written.pairs):,} queries added to {where}"
     say(f"{added} ({written.generated_now:,} documents generated now, {seconds:.1f} s)", quiet=quiet)

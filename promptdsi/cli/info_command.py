@@ -1,0 +1,122 @@
+"""`promptdsi info`, `log`, `verify` and `export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptdsi.cli.console import IndexPath, Json, Quiet, count_documents, print_json, print_table, progress_for, say
+from promptdsi.errors import PromptDSIError
+
+if TYPE_CHECKING:
+    from promptdsi.index.manifest import Manifest
+
+
+def info(index: IndexPath, json: Json = False) -> None:
+    """What an index contains: its method, corpora and sizes, and work that is left to do."""
+    from promptdsi.index.index import Index
+
+    opened = Index.open(index, check=False)
+    summary, usage = opened.info(), opened.disk_usage()
+    fields: dict[str, Any] = {
+        "generation": summary.generation,
+        "documents": summary.documents,
+        "deleted": usage.deleted,
+        "method": summary.method,
+        "prompts": summary.prompts,
+        "backbone": summary.backbone,
+        "store": summary.store,
+        "format": summary.format,
+        "bytes": usage.bytes,
+        "leftovers": usage.leftovers,
+        "purge_unfinished": usage.purge_unfinished,
+    }
+    corpora = [corpus._asdict() for corpus in summary.corpora]
+    if json:
+        print_json(fields | {"corpora": corpora, "params": summary.params})
+        return
+    shown = fields | {"bytes": f"{usage.bytes / 1e6:,.1f} MB"}
+    rows = {key.replace("_", " "): f"{value:,}" if type(value) is int else str(_word(value)) for key, value in shown.items()}
+    print_table(str(index), [{"index": key, "": value} for key, value in rows.items()])
+    print_table("corpora", [{key: _word(value) for key, value in corpus.items()} for corpus in corpora])
+
+
+def log(index: IndexPath, json: Json = False) -> None:
+    """Every generation: what made it, what it added, drift, and its checksum."""
+    from promptdsi.index.index import Index
+
+    opened = Index.open(index, check=False)
+    rows = []
+    for manifest in opened.log():
+        rows.append(_log_row(manifest) | {"sha256": opened.checksum(manifest.number)})
+        if json:
+            print_json(rows[-1] | {"event": manifest.event, "blobs": manifest.sizes, "params": manifest.params})
+    if not json:
+        columns = ("generation", "time", "kind", "what", "documents", "drift")
+        print_table(str(index), [{key: _word(row[key]) for key in columns} | {"sha256": row["sha256"][:12]} for row in rows])
+
+
+def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
+    """Check every file against its checksum and every generation for consistency. Exit code 1 if there are problems."""
+    from promptdsi.index.index import Index
+
+    result = Index.open(index, check=False).verify(progress=progress_for(quiet))
+    if json:
+        print_json(result._asdict())
+    for problem in result.problems:
+        say(problem, quiet=quiet)
+    sizes = f"{result.generations:,} generations, {result.blobs:,} blobs, {result.bytes / 1e6:,.1f} MB"
+    if result.problems:
+        raise PromptDSIError(f"{index}: {len(result.problems)} problems in {sizes}")
+    say(f"{index}: no problems: {sizes}", quiet=quiet)
+
+
+def export(
+    index: IndexPath,
+    to: Annotated[str, typer.Option("--to", help="faiss, beir or hf.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write to.")],
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Write rows for FAISS, documents as a BEIR folder, or encoder and rows as a Hugging Face style folder."""
+    from promptdsi.index.index import Index
+
+    files = Index.open(index, device="cpu").export(to, output)
+    if json:
+        print_json({"to": to, "folder": str(output), "files": files})
+    say(f"{output}: {', '.join(files)}", quiet=quiet)
+
+
+def _log_row(manifest: Manifest) -> dict[str, Any]:
+    event = manifest.event
+    drift = event.get("drift")
+    return {
+        "generation": manifest.number,
+        "time": manifest.time,
+        "kind": manifest.kind,
+        "what": _describe(event),
+        "corpus": event.get("corpus", ""),
+        "added": event.get("added", 0),
+        "documents": manifest.documents,
+        "drift": round(drift["fall"], 4) if drift else None,
+        "parent": manifest.parent,
+    }
+
+
+def _describe(event: dict[str, Any]) -> str:
+    """What made a generation, in a few words."""
+    if "to" in event:
+        return f"back to {event['to']}"
+    if "documents" in event:
+        return count_documents(event["documents"])
+    replaced = f", {event['updated']:,} replaced" if event.get("updated") else ""
+    added = f" +{event['added']:,}" if event.get("added") else ""
+    return f"{event.get('corpus', '')}{added}{replaced}{', fast' if event.get('fast') else ''}"
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else value

@@ -1,0 +1,135 @@
+"""`promptdsi search` and `get`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptdsi.cli.console import At, Device, Engine, IndexPath, Json, Offline, Quiet, Threads, print_json, say, strip_control_chars
+from promptdsi.errors import UsageError
+
+if TYPE_CHECKING:
+    from promptdsi.index.results import Hit
+
+BATCH_SIZE = 64
+INDENT = " " * 12
+
+
+def search(
+    index: IndexPath,
+    queries: Annotated[list[str], typer.Argument(help="Queries; `-` reads them from standard input, one a line.", metavar="QUERY…")],
+    k: Annotated[int, typer.Option("-k", help="Number of documents to retrieve.")] = 10,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain the rank of each document.")] = False,
+    at: At = None,
+    engine: Engine = "auto",
+    device: Device = "auto",
+    threads: Threads = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Retrieve documents. One line of JSON per query with --json."""
+    from promptdsi.index.index import Index
+    from promptdsi.index.results import SearchRequest
+
+    opened = Index.open(index, at=at, engine=engine, device=device, threads=threads)
+    for batch in _batches(queries):
+        results = opened.search_batch([SearchRequest(query, k, explain) for query in batch])
+        if truncated := sum(result.truncated for result in results):
+            limit = opened.info().max_tokens
+            say(f"{truncated:,} queries are longer than {limit} tokens and were truncated", quiet=quiet)
+        for query, result in zip(batch, results, strict=True):
+            if json:
+                print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in result.hits]})
+            else:
+                show_hits(query, result.hits, alone=len(queries) == 1 and queries[0] != "-")
+
+
+def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
+    """Print what the index stores of a document."""
+    from promptdsi.index.index import Index
+
+    opened = Index.open(index, at=at, device="cpu")
+    document, location = opened.get(docid), opened.locate(docid)
+    assert location is not None
+    if json:
+        fields: dict[str, Any] = {"docid": docid, "title": document.title, "text": document.text, "metadata": dict(document.metadata)}
+        print_json(fields | {"corpus": location.corpus, "since": location.since, "generation": opened.generation})
+        return
+    print(strip_control_chars("  ".join(word for word in (docid, document.title, f"[{location.corpus}]") if word)))
+    print(strip_control_chars(document.text) if document.text else f"(the index stores no text: --store {opened.info().store})")
+    for key, value in document.metadata.items():
+        print(strip_control_chars(f"{key}: {value}"))
+
+
+def _batches(words: list[str]) -> Iterator[list[str]]:
+    """Batches of queries, in order; blank lines of standard input are skipped."""
+    if words != ["-"]:
+        yield from (words[start : start + BATCH_SIZE] for start in range(0, len(words), BATCH_SIZE))
+        return
+    for lines in _read_stdin():
+        batch = [line.strip() for line in lines if line.strip()]
+        yield from (batch[start : start + BATCH_SIZE] for start in range(0, len(batch), BATCH_SIZE))
+
+
+def _read_stdin() -> Iterator[list[str]]:
+    """Lines of standard input as soon as they arrive: a program may wait for each result before it sends the next query."""
+    raw = getattr(sys.stdin, "buffer", None)
+    if raw is None:
+        yield list(sys.stdin)
+        return
+    rest = b""
+    while chunk := raw.read1(1 << 16):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield [_decode(line) for line in lines]
+    yield [_decode(rest)]
+
+
+def _decode(line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageError(f"standard input: the line {line[:50]!a} is not UTF-8") from None
+
+
+def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
+    """Print hits: rank, score, title, corpus and snippet."""
+    width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
+    if not alone:
+        print(strip_control_chars(query))
+    if not hits:
+        print("    no documents: the index is empty")
+    for hit in hits:
+        name = hit.title or hit.docid
+        print(
+            strip_control_chars(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]")
+        )
+        for line in textwrap.wrap(strip_control_chars(hit.snippet), width):
+            print(f"{INDENT}{line}")
+        for line in _reasons(hit):
+            print(strip_control_chars(f"{INDENT}· {line}"))
+    if hits and hits[0].why and hits[0].why.prompt is None:
+        print(f"{INDENT}no prompt was used: scores are those of the encoder alone")
+    print(end="" if alone else "\n", flush=True)
+
+
+def _reasons(hit: Hit) -> Iterator[str]:
+    why = hit.why
+    if why is None:
+        return
+    if why.prompt is not None:
+        topic = f" ({', '.join(why.topic[:5])})" if why.topic else ""
+        similarity = f", key similarity {why.similarity:.3f}" if why.similarity is not None else ""
+        yield f"prompt {why.prompt}{topic}{similarity}; without it rank {why.rank_without}, score {why.score_without:.3f}"
+    if why.query is not None:
+        yield f"most similar training query ({why.query_similarity:.3f}): {why.query}"
+    if why.newer:
+        more = f" and {why.newer_count - len(why.newer)} more" if why.newer_count > len(why.newer) else ""
+        yield f"newer documents ranked before it: {', '.join(why.newer)}{more}"
+    if why.neighbors:
+        yield f"most similar documents: {', '.join(f'{neighbor.docid} ({neighbor.similarity:.3f})' for neighbor in why.neighbors[:3])}"
