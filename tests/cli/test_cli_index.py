@@ -24,7 +24,7 @@ def made(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path
     options = ["--backbone", backbone, "--offline", "--device", "cpu", "--keep-probes", "6", "--keep-queries", *settings]
     outcome = run("create", "index", "d0", *options)
     assert outcome.returncode == 0, outcome.stderr
-    assert "learning 21 documents from 105 queries, 21 of them generated: a few seconds and " in outcome.stderr
+    assert "training 21 documents on 105 queries, 21 of them generated: a few seconds and " in outcome.stderr
     assert "index: generation 1: created d0, 21 documents in" in outcome.stderr and outcome.stdout == ""
     assert "dev queries of d0: Hits@10 " in outcome.stderr
     return tmp_path / "index"
@@ -38,7 +38,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     again = run("add", "index", "d1", "--device", "cpu")
     assert again.returncode == 0 and "3 documents, all in the index already with the same content: nothing to do" in again.stderr
     fast = run("add", "index", "d2", "--fast", "--device", "cpu")
-    assert "not trained yet; `promptdsi tune index` does" in fast.stderr
+    assert "not trained yet; `promptdsi tune index` trains it" in fast.stderr
     assert "generation 4: tuned d2" in run("tune", "index", "--device", "cpu").stderr
     assert "nothing to tune" in run("tune", "index", "--device", "cpu").stderr
     first = json.loads(run("search", "index", "tea", "-k", "1", "--json", "--device", "cpu").stdout)["hits"][0]["docid"]
@@ -70,7 +70,7 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
     pair = corpora[0].pairs("train")[0]
     outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
     assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: scores are" in outcome.stdout
-    assert f"nearest kept query (1.000): {pair.query.text}" in outcome.stdout
+    assert f"most similar training query (1.000): {pair.query.text}" in outcome.stdout
     monkeypatch.setattr("sys.stdin", io.StringIO("tea\n\n  bread  \n"))
     lines = run("search", "index", "-", "--json", "--device", "cpu").stdout.splitlines()
     assert [json.loads(line)["query"] for line in lines] == ["tea", "bread"]
@@ -97,7 +97,7 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
         (["search", "nowhere", "tea"], 1, "nowhere: no index is here; make one with `promptdsi create nowhere CORPUS`"),
         (["search", "d0", "tea"], 1, "error: d0: no index is here"),
         (["search", "d0/corpus.jsonl", "tea"], 1, "no index is here"),
-        (["search", "index", "tea", "-k", "0"], 2, "k=0: at least one result must be asked for"),
+        (["search", "index", "tea", "-k", "0"], 2, "k=0: k must be at least 1"),
         (["search", "index", ""], 2, "a query is empty"),
         (["search", "index", "\udcff\udcfe"], 2, "is not UTF-8"),
         (["create", "new", "d1", "--seed", "-1"], 2, "Invalid value for '--seed'"),
@@ -149,7 +149,7 @@ def test_a_folder_of_text_files(run: Any, tmp_path: Path, backbone: str) -> None
     made = run(
         "create", "index", "notes", "--backbone", backbone, "--set", "document_tokens=48", "--set", "max_tokens=24", "--device", "cpu"
     )
-    assert made.returncode == 0 and "documents from" in made.stderr, made.stderr
+    assert made.returncode == 0 and "documents on" in made.stderr, made.stderr
     assert "tea.txt" in run("search", "index", "water", "--device", "cpu").stdout
 
 

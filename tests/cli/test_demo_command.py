@@ -1,4 +1,4 @@
-"""`promptdsi demo`: the whole story, here told by a random encoder so that it takes seconds; `make demo` uses the real one."""
+"""`promptdsi demo`: every step, here with a random encoder so that it takes seconds; `make demo` uses the real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from promptdsi import Index
-from promptdsi.cli import demo as demo_module
+from promptdsi.cli import demo_command
 from promptdsi.corpus.sources import Request, build_stream
 
 
@@ -20,26 +20,26 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     corpora = build_stream("demo", Request()).corpora
     words = sorted({word for corpus in corpora for query in corpus.queries for word in re.findall(r"\w+", query.text.lower())})
     folder = str(tiny.backbone_folder(tmp_path / "backbone", words, max_position_embeddings=300))
-    monkeypatch.setattr(demo_module, "QUICK", {"fit_epochs": 1, "add_epochs": 1, "pseudo_queries": 1, "backbone": folder, "device": "cpu"})
+    monkeypatch.setattr(demo_command, "QUICK", {"fit.epochs": 1, "add.epochs": 1, "pseudo_queries": 1, "backbone": folder})
 
 
-def test_the_demo_tells_the_whole_story(quick: None, run: Any, tmp_path: Path, no_network: None) -> None:
+def test_the_demo_runs_every_step(quick: None, run: Any, tmp_path: Path, no_network: None) -> None:
     outcome = run("demo", "--threads", "1")
     assert outcome.returncode == 0, outcome.stderr
-    for said in (
-        "1. Learn d0: 270 documents on 15 subjects.",
+    for text in (
+        "1. Train d0: 270 documents on 15 subjects.",
         "d4: 20 documents in",
         "old document files opened: 0, old blobs unchanged: 14 of 14",
         "Hits@10, test",
         "dense",
         "BM25",
         "what does a male bowerbird use as paint?",
-        "gone; ",
+        "not retrieved; ",
         "rolled back: ",
         "5. Verify: 7 generations",
         "Next:",
     ):
-        assert said in outcome.stdout, said
+        assert text in outcome.stdout, text
     index = Index.open(tmp_path / "promptdsi-demo/index", device="cpu")
     assert (index.generation, len(index)) == (7, 352) and index.verify().problems == []
     assert len(index.eval_records()) == 1 + 2 + 3 + 4 + 5  # the retention chart: every corpus after every step
@@ -50,7 +50,7 @@ def test_the_demo_tells_the_whole_story(quick: None, run: Any, tmp_path: Path, n
     assert (tmp_path / "promptdsi-demo/mine.txt").exists()
 
 
-def test_the_demo_overwrites_nobodys_folder(run: Any, tmp_path: Path) -> None:
+def test_the_demo_overwrites_no_other_folder(run: Any, tmp_path: Path) -> None:
     (tmp_path / "promptdsi-demo").mkdir()
     (tmp_path / "promptdsi-demo/thesis.txt").write_text("years of work")
     outcome = run("demo")
