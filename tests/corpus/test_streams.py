@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from promptdsi import Corpus, DataError, Document, Judgement, PromptDSIError, Query
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
-from promptdsi.corpus.streams import read_stream
+from promptdsi.corpus.streams import open_stream
 
 
 def numbered(count: int) -> Corpus:
@@ -141,11 +141,11 @@ def test_pseudo_queries_added_since_survive_the_same_command(run: Any, tmp_path:
     before = tree(tmp_path / "s")
     assert run("data", "demo", "-o", "s").returncode == 0
     assert tree(tmp_path / "s") == before
-    assert read_stream(tmp_path / "s")[1].counts()["pseudo"] == 100
+    assert open_stream(tmp_path / "s").corpora[1].counts()["pseudo"] == 100
     queries = (tmp_path / "s/d1/queries.jsonl").read_text()
     (tmp_path / "s/d1/queries.jsonl").write_text(queries.replace("why", "how", 1))  # an old query changed, not added
     with pytest.raises(DataError, match=r"d1/queries\.jsonl: is missing or differs"):
-        read_stream(tmp_path / "s")
+        open_stream(tmp_path / "s")
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync", "mkstemp"])
@@ -211,27 +211,27 @@ def test_a_link_and_the_current_folder_are_fine_as_output(run: Any, tmp_path: Pa
 def test_a_strange_stream_json_is_one_error(content: str, tmp_path: Path) -> None:
     (tmp_path / "stream.json").write_text(content)
     with pytest.raises(DataError, match="is damaged"):
-        read_stream(tmp_path)
+        open_stream(tmp_path)
 
 
 def test_new_zero_makes_all_of_it_d0(run: Any, tmp_path: Path) -> None:
     assert run("data", "demo", "-o", "s", "--new", "0").returncode == 0
-    assert [len(corpus) for corpus in read_stream(tmp_path / "s")] == [352]
+    assert [len(corpus) for corpus in open_stream(tmp_path / "s").corpora] == [352]
 
 
 def test_a_changed_file_is_found_when_a_stream_is_read(run: Any, tmp_path: Path) -> None:
     run("data", "demo", "-o", "s")
-    assert [len(corpus) for corpus in read_stream(tmp_path / "s")] == [270, 20, 20, 22, 20]
+    assert [len(corpus) for corpus in open_stream(tmp_path / "s").corpora] == [270, 20, 20, 22, 20]
     with (tmp_path / "s/d2/qrels/test.tsv").open("a") as file:
         file.write("\n")
     with pytest.raises(DataError, match=r"d2/qrels/test.tsv: is missing or differs"):
-        read_stream(tmp_path / "s")
+        open_stream(tmp_path / "s")
     (tmp_path / "s/stream.json").write_text('{"format": 99}')
     with pytest.raises(PromptDSIError, match="format 99; this release reads format 1"):
-        read_stream(tmp_path / "s")
+        open_stream(tmp_path / "s")
     (tmp_path / "s/stream.json").write_text("[1")
     with pytest.raises(DataError, match="is damaged"):
-        read_stream(tmp_path / "s")
+        open_stream(tmp_path / "s")
 
 
 def test_the_table_is_printed_and_json_is_one_object(run: Any) -> None:

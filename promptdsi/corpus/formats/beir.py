@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptdsi.corpus.corpus import Corpus
@@ -53,9 +53,11 @@ def write(corpus: Corpus, path: Path) -> None:
         if split not in SPLITS:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
         if judgements:
-            write_qrels(judgements, path / "qrels" / f"{split}.tsv")
+            with atomic_write(path / "qrels" / f"{split}.tsv") as file:
+                file.writelines([HEADER.encode() + b"\n", *map(_qrels_line, judgements)])
     if corpus.queries:
-        write_queries(corpus.queries, path / "queries.jsonl")
+        with atomic_write(path / "queries.jsonl") as file:
+            file.writelines(map(jsonl.query_line, corpus.queries))
     with atomic_write(path / "corpus.jsonl") as file:
         file.writelines(map(jsonl.document_line, corpus.documents))
 
@@ -75,18 +77,10 @@ def _check_consistent(corpus: Corpus) -> None:
                 raise ValueError(f"a judgement names the unknown {judgement.queryid!r} or {judgement.docid!r}")
 
 
-def write_queries(queries: Iterable[Query], path: Path) -> None:
-    with atomic_write(path) as file:
-        file.writelines(jsonl.query_line(query) for query in queries)
-
-
-def write_qrels(judgements: Iterable[Judgement], path: Path) -> None:
-    with atomic_write(path) as file:
-        file.write(HEADER.encode() + b"\n")
-        for judgement in judgements:
-            check_id(judgement.queryid, "query-id")
-            check_id(judgement.docid, "corpus-id")
-            file.write(f"{judgement.queryid}\t{judgement.docid}\t{judgement.score}\n".encode())
+def _qrels_line(judgement: Judgement) -> bytes:
+    check_id(judgement.queryid, "query-id")
+    check_id(judgement.docid, "corpus-id")
+    return f"{judgement.queryid}\t{judgement.docid}\t{judgement.score}\n".encode()
 
 
 def plain_or_gz(path: Path) -> Path | None:
