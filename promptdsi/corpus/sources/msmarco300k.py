@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.reading import Line, ReadNotes, decode, parse_lines
 from promptdsi.corpus.records import Document, Query, check_document, check_query
 from promptdsi.corpus.sources import Request, SourceData
-from promptdsi.corpus.sources.paper_split import LabeledQuery, SplitOptions, merge_corpora, paper_stream, truncate_words
+from promptdsi.corpus.sources.paper_split import LabeledQuery, paper_data, truncate_words
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.errors import DataError, UsageError
 
@@ -48,11 +49,8 @@ def build(request: Request) -> SourceData:
         for queryid, docid, official_dev in labels
         if docid in present and queryid in texts
     ]
-    options = SplitOptions(
-        NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words, max_new=MAX_NEW, max_tune=MAX_TUNE
-    )
-    stream = paper_stream(documents, labeled, options)
-    return SourceData(merge_corpora(stream), ORIGIN, LICENCE, default_stream=stream)
+    data = SourceData(Corpus(documents, name=NAME), ORIGIN, LICENCE)
+    return paper_data(data, labeled, request, max_new=MAX_NEW, max_tune=MAX_TUNE)
 
 
 def _file(folder: Path, name: str) -> Path:

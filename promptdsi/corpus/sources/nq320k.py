@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.formats import jsonl
 from promptdsi.corpus.reading import Line, parse_lines
 from promptdsi.corpus.records import Document, Query, check_document, check_query
 from promptdsi.corpus.sources import Request, SourceData
-from promptdsi.corpus.sources.paper_split import LabeledQuery, SplitOptions, merge_corpora, paper_stream, truncate_words
+from promptdsi.corpus.sources.paper_split import LabeledQuery, paper_data, truncate_words
 from promptdsi.errors import DataError, UsageError
 
 NAME = "nq320k"
@@ -38,9 +39,7 @@ def build(request: Request) -> SourceData:
                 documents.setdefault(document.docid, document)
                 labeled.append(LabeledQuery(query, document.docid, official_dev))
                 advance(1)
-    options = SplitOptions(NAME, ORIGIN, LICENCE, seed=request.seed, chunk=request.chunk, max_words=request.max_words)
-    stream = paper_stream(list(documents.values()), labeled, options)
-    return SourceData(merge_corpora(stream), ORIGIN, LICENCE, default_stream=stream)
+    return paper_data(SourceData(Corpus(list(documents.values()), name=NAME), ORIGIN, LICENCE), labeled, request)
 
 
 def _raw_files(folder: Path) -> list[tuple[Path, bool]]:

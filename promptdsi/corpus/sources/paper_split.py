@@ -13,6 +13,7 @@ from typing import NamedTuple
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.corpus.streams import Stream
 from promptdsi.errors import PromptDSIError
@@ -37,36 +38,31 @@ class LabeledQuery(NamedTuple):
     official_dev: bool
 
 
-class SplitOptions(NamedTuple):
-    name: str
-    origin: str
-    licence: str
-    seed: int
-    chunk: int
-    max_words: int = 0
-    max_new: int | None = None
-    max_tune: int | None = None
-
-
-def paper_stream(documents: Sequence[Document], labeled: Sequence[LabeledQuery], options: SplitOptions) -> Stream:
-    """Build the stream; documents without a query are left out."""
+def paper_data(
+    data: SourceData, labeled: Sequence[LabeledQuery], request: Request, *, max_new: int | None = None, max_tune: int | None = None
+) -> SourceData:
+    """Split the documents of a source as in the paper; those without a query are left out."""
+    name = data.corpus.name
     labeled = list({(label.query.queryid, label.docid): label for label in labeled}.values())
     relevant = {label.docid for label in labeled}
-    by_id = {document.docid: document for document in documents if document.docid in relevant}
+    by_id = {document.docid: document for document in data.corpus.documents if document.docid in relevant}
     if len(by_id) < MIN_DOCUMENTS:
-        raise PromptDSIError(f"{options.name}: only {len(by_id)} documents have a query, at least {MIN_DOCUMENTS} are needed")
-    order = seeded_order(list(by_id), options.seed, options.name)
+        raise PromptDSIError(f"{name}: only {len(by_id)} documents have a query, at least {MIN_DOCUMENTS} are needed")
+    order = seeded_order(list(by_id), request.seed, name)
     old_size, new_size = round(0.9 * len(order)), round(0.09 * len(order))
     old, new, tune = order[:old_size], order[old_size : old_size + new_size], order[old_size + new_size :]
-    new, tune = new[: options.max_new], tune[: options.max_tune]
-    chunks = [new[start : start + options.chunk] for start in range(0, len(new), options.chunk)][:NEW_CORPORA]
+    new, tune = new[:max_new], tune[:max_tune]
+    chunks = [new[start : start + request.chunk] for start in range(0, len(new), request.chunk)][:NEW_CORPORA]
     labeled = _in_one_corpus(labeled, [tune, old, *chunks])
     splits = {}
     for part in (old, [docid for chunk in chunks for docid in chunk], tune):
-        splits.update(_eighty_twenty(set(part), labeled, options.seed))
+        splits.update(_eighty_twenty(set(part), labeled, request.seed))
     corpora = [_corpus(f"d{number}", docids, by_id, labeled, splits) for number, docids in enumerate([old, *chunks])]
-    rule = {"rule": "90/9/1", **{name: getattr(options, name) for name in ("seed", "chunk", "max_new", "max_tune", "max_words")}}
-    return Stream(options.name, corpora, rule, options.origin, options.licence, extra=[_corpus("tune", tune, by_id, labeled, splits)])
+    extra = [_corpus("tune", tune, by_id, labeled, splits)]
+    sizes = {"chunk": request.chunk, "max_new": max_new, "max_tune": max_tune, "max_words": request.max_words}
+    rule = {"rule": "90/9/1", "seed": request.seed, **sizes}
+    stream = Stream(name, corpora, rule, data.origin, data.licence, extra)
+    return data._replace(corpus=merge_corpora(name, [*corpora, *extra]), default_stream=stream)
 
 
 def _in_one_corpus(labeled: Sequence[LabeledQuery], parts: Sequence[list[str]]) -> list[LabeledQuery]:
@@ -98,12 +94,11 @@ def _corpus(name: str, docids: list[str], by_id: dict[str, Document], labeled: S
     return Corpus([by_id[docid] for docid in docids], list(queries.values()), dict(sorted(qrels.items())), name=name)
 
 
-def merge_corpora(stream: Stream) -> Corpus:
-    """All documents and queries of a stream as one corpus, for another split."""
-    corpora = [*stream.corpora, *stream.extra]
+def merge_corpora(name: str, corpora: Sequence[Corpus]) -> Corpus:
+    """All documents and queries of some corpora as one corpus, for another split."""
     qrels: dict[str, list[Judgement]] = {}
     for corpus in corpora:
         for split, judgements in corpus.qrels.items():
             qrels.setdefault(split, []).extend(judgements)
     queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
-    return Corpus([document for corpus in corpora for document in corpus.documents], list(queries.values()), qrels, name=stream.name)
+    return Corpus([document for corpus in corpora for document in corpus.documents], list(queries.values()), qrels, name=name)

@@ -14,7 +14,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query
@@ -38,11 +37,6 @@ LICENCE = "SQuAD CC BY-SA 4.0; SQuADShifts CC BY 4.0; not to be used in training
 _PUNCTUATION = str.maketrans("", "", string.punctuation + "‘’“”–—…")
 
 
-class Question(NamedTuple):
-    queryid: str
-    text: str
-
-
 def build(request: Request) -> SourceData:
     folder = cached(NAME, ARCHIVE, unpack, offline=request.offline, quiet=request.quiet)
     return SourceData(corpus_from(folder), ORIGIN, LICENCE)
@@ -62,7 +56,7 @@ def unpack(archive: Path, folder: Path) -> None:
 def corpus_from(folder: Path) -> Corpus:
     """Build the corpus from the five files."""
     documents: dict[str, Document] = {}
-    questions: dict[str, list[Question]] = {}
+    questions: dict[str, list[Query]] = {}
     for name, domain in FILES.items():
         for document, document_questions in _paragraphs(folder / name, domain):
             documents.setdefault(document.docid, document)  # equal paragraphs are one document
@@ -72,7 +66,7 @@ def corpus_from(folder: Path) -> Corpus:
     qrels: dict[str, list[Judgement]] = {"train": [], "dev": [], "test": []}
     for docid, rest in unambiguous.items():
         for question, split in zip(rest, splits_of(docid, rest), strict=True):
-            queries.append(Query(question.queryid, question.text))
+            queries.append(question)
             qrels[split].append(Judgement(question.queryid, docid))
     return Corpus([documents[docid] for docid in unambiguous], queries, qrels, name=NAME)
 
@@ -88,7 +82,7 @@ def normalize_question(text: str) -> str:
     return " ".join(text.casefold().translate(_PUNCTUATION).split())
 
 
-def splits_of(docid: str, questions: list[Question]) -> list[str]:
+def splits_of(docid: str, questions: list[Query]) -> list[str]:
     """The split of each question of a document; every document keeps at least one for training.
 
     Three or more give one to test, five or more also one to dev; of documents with two about half, of those with four about
@@ -103,22 +97,22 @@ def splits_of(docid: str, questions: list[Question]) -> list[str]:
     return [split.get(question.queryid, "train") for question in questions]
 
 
-def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[Question]]]:
+def _paragraphs(path: Path, domain: str) -> Iterator[tuple[Document, list[Query]]]:
     for article in json.loads(path.read_text("utf-8"))["data"]:
         title = "" if domain == "reddit" else " ".join(article.get("title", "").replace("_", " ").split())
         for paragraph in article["paragraphs"]:
             text = " ".join(paragraph["context"].split())
             docid = f"{domain}-{_hash(text)[:12]}"
-            questions = (Question(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"])
+            questions = (Query(f"{domain}-{qa['id']}", " ".join(qa["question"].split())) for qa in paragraph["qas"])
             yield (
                 Document(docid, text, title, {"domain": domain}),
                 [question for question in questions if normalize_question(question.text)],
             )
 
 
-def _unambiguous(questions: dict[str, list[Question]]) -> dict[str, list[Question]]:
+def _unambiguous(questions: dict[str, list[Query]]) -> dict[str, list[Query]]:
     """Each document's questions without repeats and without those that other documents have too."""
-    unique: dict[str, dict[str, Question]] = {docid: {} for docid in questions}
+    unique: dict[str, dict[str, Query]] = {docid: {} for docid in questions}
     for docid, document_questions in questions.items():
         for question in document_questions:
             unique[docid].setdefault(normalize_question(question.text), question)
