@@ -1,4 +1,4 @@
-"""Who may read and who may write: bearer tokens, compared in constant time."""
+"""Who may read and who may write, and how much: bearer tokens, compared in constant time, and the limits of a request."""
 
 from __future__ import annotations
 
@@ -39,6 +39,15 @@ class Access:
             raise APIError(403, "forbidden", "this token may read, not write")
         message = "the token is wrong" if given else "this needs a token"
         raise APIError(401, "unauthorized", message, "send the header Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large and how slow a request may be, and how many are answered at once."""
+
+    body: int = 8 << 20
+    requests: int = 64
+    body_seconds: float = 15.0
 
 
 def tokens_equal(given: str, token: str | None) -> bool:

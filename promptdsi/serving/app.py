@@ -20,9 +20,9 @@ from starlette.routing import Match, Route
 
 from promptdsi import __version__
 from promptdsi.serving import routes
-from promptdsi.serving.access import Access
+from promptdsi.serving.access import Access, Limits
 from promptdsi.serving.error_responses import APIError
-from promptdsi.serving.middleware import Limits, ServingMiddleware
+from promptdsi.serving.middleware import ServingMiddleware
 from promptdsi.serving.schemas import ErrorResponse
 from promptdsi.serving.service import Service
 
@@ -58,8 +58,7 @@ def create_app(
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_exception_handler(RequestValidationError, raise_validation_error)
     app.add_exception_handler(HTTPException, raise_http_error)
-    folder, metrics = service.live.path, service.metrics
-    app.add_middleware(ServingMiddleware, access=service.access, hosts=hosts, limits=service.limits, metrics=metrics, folder=folder)
+    app.add_middleware(ServingMiddleware, service=service, hosts=hosts)
     return app
 
 

@@ -11,14 +11,14 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 
 from promptdsi.corpus.records import Document
 from promptdsi.serving.error_responses import overloaded
 from promptdsi.serving.live_index import LiveIndex
-from promptdsi.serving.schemas import ErrorDetail, JobResponse
+from promptdsi.serving.schemas import ErrorDetail
 
 MAX_WAITING = 4  # jobs behind the one that runs
 MAX_ENDED = 20  # jobs that are still listed after their end
@@ -27,36 +27,42 @@ MAX_LINE = 1 << 20  # bytes of one line from the process
 log = logging.getLogger("promptdsi.serving")
 
 
-class Job(JobResponse):
-    """The adding of one corpus."""
+class Job(BaseModel):
+    """The adding of one corpus, as clients see it."""
 
+    model_config = ConfigDict(validate_assignment=True)
+
+    id: str = Field(default_factory=lambda: secrets.token_hex(8))
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
+    corpus: str
+    documents: int
+    stage: str | None = None
+    done: int | None = None
+    total: int | None = None
+    unit: str | None = None
+    report: dict[str, Any] | None = None
+    error: ErrorDetail | None = None
     _started: float = PrivateAttr(default_factory=time.monotonic)
+    _ended: float | None = None
+
+    @computed_field
+    def seconds(self) -> float:
+        return round((self._ended or time.monotonic()) - self._started, 2)
 
     @property
     def open(self) -> bool:
         """Whether it waits or runs."""
-        return self.state in ("waiting", "running")
-
-    def update(self, changes: dict[str, Any]) -> None:
-        """Take over progress, report or error from the process."""
-        for name in ("stage", "done", "total", "unit", "report"):
-            if name in changes:
-                setattr(self, name, changes[name])
-        if changes.get("error"):
-            self.error = ErrorDetail(**changes["error"])
+        return self._ended is None
 
     def fail(self, code: str, message: str, hint: str | None = None) -> None:
         self.error = self.error or ErrorDetail(code=code, message=message, hint=hint)
 
     def end(self) -> None:
-        self.measure()
-        self.state = "failed" if self.error else "done"
+        self.state, self._ended = "failed" if self.error else "done", time.monotonic()
 
-    def measure(self) -> Job:
-        """Bring `seconds` up to date."""
-        if self.open:
-            self.seconds = round(time.monotonic() - self._started, 2)
-        return self
+
+class JobsResponse(BaseModel):
+    jobs: list[Job]
 
 
 class Jobs:
@@ -70,11 +76,10 @@ class Jobs:
 
     def all(self) -> list[Job]:
         """Newest first."""
-        return [job.measure() for job in reversed(self._jobs.values())]
+        return list(reversed(self._jobs.values()))
 
     def get(self, job_id: str) -> Job | None:
-        job = self._jobs.get(job_id)
-        return job.measure() if job else None
+        return self._jobs.get(job_id)
 
     @property
     def open(self) -> int:
@@ -84,7 +89,7 @@ class Jobs:
     def start(self, corpus: str, documents: Sequence[Document], *, fast: bool, update: bool) -> Job:
         if self.open > MAX_WAITING:
             raise overloaded("too many additions are waiting")
-        job = Job(id=secrets.token_hex(8), state="waiting", corpus=corpus, documents=len(documents))
+        job = Job(corpus=corpus, documents=len(documents))
         self._jobs[job.id] = job
         ended = [listed.id for listed in self._jobs.values() if not listed.open]
         for job_id in ended[: max(0, len(self._jobs) - MAX_ENDED)]:
@@ -123,7 +128,8 @@ class Jobs:
                 await process.stdin.drain()
                 process.stdin.close()
             async for line in process.stdout:
-                job.update(json.loads(line))
+                for name, value in json.loads(line).items():  # progress, and at the end the report or the error
+                    setattr(job, name, value)
             code, traceback = await process.wait(), (await stderr).decode("utf-8", "replace")
             if job.report is None and job.error is None:
                 log.error("the process of job %s ended with %s:\n%s", job.id, code, traceback)

@@ -12,15 +12,12 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptdsi.serving.access import Access
 from promptdsi.serving.error_responses import APIError, overloaded, to_api_error, too_large
-from promptdsi.serving.prometheus import Metrics
+from promptdsi.serving.service import Service
 
 log = logging.getLogger("promptdsi.serving")
 HEALTH = ("/healthz", "/readyz")  # answered however many other requests there are
@@ -35,23 +32,11 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How large and how slow a request may be, and how many are answered at once."""
-
-    body: int = 8 << 20
-    requests: int = 64
-    body_seconds: float = 15.0
-
-
 class ServingMiddleware:
     """Wraps the application. `hosts` are the host names the server answers to; None means any."""
 
-    def __init__(
-        self, app: ASGIApp, *, access: Access, hosts: frozenset[str] | None, limits: Limits, metrics: Metrics, folder: Path
-    ) -> None:
-        self.app, self.access, self.hosts, self.limits = app, access, hosts, limits
-        self.metrics, self.folder = metrics, folder
+    def __init__(self, app: ASGIApp, *, service: Service, hosts: frozenset[str] | None) -> None:
+        self.app, self.service, self.hosts = app, service, hosts
         self.active = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +62,7 @@ class ServingMiddleware:
                 await send_error(APIError(503, "stopping", "the server is being stopped"), scope, send_with_headers)
             raise
         except Exception as error:
-            response = to_api_error(error, self.folder, writing=writes(scope["method"], scope["path"]))
+            response = to_api_error(error, self.service.live.path, writing=writes(scope["method"], scope["path"]))
             if response.status >= 500 and not isinstance(error, APIError):
                 log.error("request %s failed", scope["request_id"], exc_info=error)
             if status:
@@ -86,7 +71,7 @@ class ServingMiddleware:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.metrics.count_request(method, route, status or 500, time.perf_counter() - started)
+            self.service.metrics.count_request(method, route, status or 500, time.perf_counter() - started)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check(scope)
@@ -97,7 +82,7 @@ class ServingMiddleware:
     @contextlib.contextmanager
     def _slot(self, path: str) -> Iterator[None]:
         """One of the slots for requests that are answered at once."""
-        if self.active >= self.limits.requests and path not in HEALTH:
+        if self.active >= self.service.limits.requests and path not in HEALTH:
             raise overloaded("too many requests are being answered")
         self.active += 1
         try:
@@ -118,19 +103,19 @@ class ServingMiddleware:
         if path not in PUBLIC and not path.startswith("/page/"):
             if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
                 raise APIError(403, "foreign_origin", "requests from other sites are not answered")
-            self.access.check(headers.get("authorization"), writing=writes(scope["method"], path))
+            self.service.access.check(headers.get("authorization"), writing=writes(scope["method"], path))
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """The body, within its bounds of size and time; a declared length that is too large is refused before anything is read."""
         declared = Headers(scope=scope).get("content-length", "0")
         if scope["method"] not in ("POST", "DELETE") or scope["path"] in PUBLIC:
             return b""  # these routes take no body, so none is waited for
-        if len(declared) > 15 or (declared.isdigit() and int(declared) > self.limits.body):
-            raise too_large(self.limits.body)
+        if len(declared) > 15 or (declared.isdigit() and int(declared) > self.service.limits.body):
+            raise too_large(self.service.limits.body)
         parts: list[bytes] = []
         size, more = 0, True
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
+            async with asyncio.timeout(self.service.limits.body_seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -138,8 +123,8 @@ class ServingMiddleware:
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     more = message.get("more_body", False)
-                    if size > self.limits.body:
-                        raise too_large(self.limits.body)
+                    if size > self.service.limits.body:
+                        raise too_large(self.service.limits.body)
         except TimeoutError:
             raise APIError(408, "slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
         return b"".join(parts)

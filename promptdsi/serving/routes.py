@@ -17,7 +17,7 @@ from promptdsi.index.index import Index
 from promptdsi.index.results import Location, SearchRequest, SearchResult
 from promptdsi.serving import schemas
 from promptdsi.serving.error_responses import APIError
-from promptdsi.serving.jobs import Job
+from promptdsi.serving.jobs import Job, JobsResponse
 from promptdsi.serving.service import Service, ServiceDep
 from promptdsi.serving.uploads import from_lines, from_object
 
@@ -112,7 +112,7 @@ async def add(
     name: Annotated[str | None, Query(min_length=1, max_length=200, description="of the corpus; generated if missing")] = None,
     fast: Annotated[bool, Query(description="do not train now; `promptdsi tune` does it later")] = False,
     update: Annotated[bool, Query(description="replace documents that are in the index with other content")] = False,
-) -> schemas.JobResponse:
+) -> Job:
     """Add documents as a new corpus, in the background: the response is a job to poll.
 
     They come as JSON, or one a line as `application/x-ndjson`, read as strictly as a file.
@@ -145,13 +145,13 @@ async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> schemas.C
 
 
 @reading.get("/api/jobs")
-async def list_jobs(service: ServiceDep) -> schemas.JobsResponse:
+async def list_jobs(service: ServiceDep) -> JobsResponse:
     """Additions, newest first."""
-    return schemas.JobsResponse(jobs=[without_purged(job, service) for job in service.jobs.all()])
+    return JobsResponse(jobs=[without_purged(job, service) for job in service.jobs.all()])
 
 
 @reading.get("/api/jobs/{job_id}")
-async def get_job(job_id: str, service: ServiceDep) -> schemas.JobResponse:
+async def get_job(job_id: str, service: ServiceDep) -> Job:
     """The progress of an addition, at the end its report or error."""
     job = service.jobs.get(job_id)
     if job is None:
@@ -180,7 +180,7 @@ async def after_change(service: Service) -> schemas.ChangeResponse:
     return schemas.ChangeResponse(generation=service.live.newest.generation, documents=len(service.live.newest))
 
 
-def without_purged(job: Job, service: Service) -> schemas.JobResponse:
+def without_purged(job: Job, service: Service) -> Job:
     """A job whose report does not name documents that were purged since."""
     if not job.report:
         return job

@@ -127,26 +127,6 @@ class ErrorResponse(BaseModel):
     error: RequestErrorDetail
 
 
-class JobResponse(BaseModel):
-    """Documents on their way into the index."""
-
-    id: str
-    state: Annotated[str, Field(description="waiting, running, done or failed")]
-    corpus: str
-    documents: int
-    stage: str | None = None
-    done: int | None = None
-    total: int | None = None
-    unit: str | None = None
-    seconds: float = 0.0
-    report: dict[str, Any] | None = None
-    error: ErrorDetail | None = None
-
-
-class JobsResponse(BaseModel):
-    jobs: list[JobResponse]
-
-
 class CorpusResponse(BaseModel):
     name: str
     since: int

@@ -11,11 +11,10 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
 
-from promptdsi.serving.access import Access
+from promptdsi.serving.access import Access, Limits
 from promptdsi.serving.batching import Batcher
 from promptdsi.serving.jobs import Jobs
 from promptdsi.serving.live_index import LiveIndex
-from promptdsi.serving.middleware import Limits
 from promptdsi.serving.prometheus import Metrics
 
 log = logging.getLogger("promptdsi.serving")

@@ -15,7 +15,8 @@ import pytest
 import served
 
 from promptdsi.serving import server as http_server
-from promptdsi.serving.middleware import Limits, ServingMiddleware
+from promptdsi.serving.access import Limits
+from promptdsi.serving.middleware import ServingMiddleware
 
 
 @pytest.fixture(scope="module")
