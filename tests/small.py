@@ -1,4 +1,4 @@
-"""For the tests: an index and experiments on a slice of the demo corpus, learned by a random encoder of a few thousand weights."""
+"""For the tests: an index on a slice of the demo corpus, learned by a random encoder of a few thousand weights."""
 
 from __future__ import annotations
 
@@ -54,57 +54,3 @@ def signature(index: Index | Path, queries: list[str] = QUERIES) -> tuple[Any, .
     """What a reader sees: every document with its score, for some queries."""
     opened = index if isinstance(index, Index) else Index.open(index, device="cpu")
     return tuple((hit.docid, round(hit.score, 5), hit.title) for hits in opened.search(queries, k=1000) for hit in hits)
-
-
-SYSTEMS = """
-title = "Small"
-report = "choosing"
-split = "dev"
-[[system]]
-label = "best"
-method = "rows"
-preset = "best"
-dial = "new_row_length"
-sweep = [0.9, 1.0]
-[[system]]
-label = "S++"
-method = "promptdsi"
-prompts = "s++"
-dial = "add_row_lr"
-sweep = [1e-4, 1e-2]
-[[system]]
-label = "IncDSI"
-method = "incdsi"
-search = 3
-"""
-CHOSEN = """
-title = "Small, chosen"
-report = "frontier"
-systems_of = "choose"
-chosen_by = "choose"
-"""
-
-
-def experiments(folder: Path, backbone: str) -> Path:
-    """A folder of experiments on a slice of the demo corpus, with a backbone of a few thousand weights."""
-    (folder / "scales").mkdir()
-    (folder / "scales/small.toml").write_text(f"""
-[run]
-choose = ["demo"]
-frontier = ["demo"]
-both = ["demo"]
-[setting.demo]
-stream = {{ source = "demo", limit = 30, new = 2, share = 0.15, tune = 5 }}
-[setting.demo.d0]
-backbone = "{backbone}"
-fit_epochs = 1
-fit_row_start = "document"
-pseudo_queries = 1
-max_tokens = 24
-document_tokens = 48
-batch_size = 32
-""")
-    (folder / "choose.toml").write_text(SYSTEMS)
-    (folder / "frontier.toml").write_text(CHOSEN)
-    (folder / "both.toml").write_text(SYSTEMS.replace('split = "dev"\n', ""))
-    return folder

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import small
-from promptdsi.bench.written import ExperimentFile, SettingTable, SystemTable
 
 from promptdsi import Corpus, __version__
+from promptdsi.bench.schema import ExperimentFile, SettingTable, SystemTable
 from promptdsi.cli.main import BENCH, COMMANDS
 from promptdsi.corpus import sources
 from promptdsi.corpus.generators import generators
@@ -26,9 +26,9 @@ PROMISED = list(range(1, 31))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
-@pytest.mark.parametrize("tool", ["build_docs.py", "build_reproduction.py", "bench_summary.py"])
+@pytest.mark.parametrize("tool", ["docs.build_cli", "docs.build_reproduction", "bench.summary"])
 def test_the_generated_pages_are_current(tool: str) -> None:
-    outcome = subprocess.run([sys.executable, f"tools/{tool}", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
+    outcome = subprocess.run([sys.executable, "-m", f"tools.{tool}", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from promptdsi.bench.cells import Results
 from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.runs import RunStore
 
 ROOT = Path(__file__).parents[2] / "experiments"
 NAMES = ["datasets", "main", "curves", "passes", "utilisation", "topics", "layers", "memory", "ablations", "choose", "frontier"]
@@ -24,25 +24,25 @@ def test_every_experiment_is_listed_here() -> None:
 def test_every_experiment_can_be_read_at_every_scale(name: str, scale: str) -> None:
     experiment = read_experiment(ROOT / f"{name}.toml", scale)
     assert experiment.settings and (experiment.points or name == "datasets")
-    assert len({cell.file for cell in experiment.cells}) == len(experiment.cells)
+    assert len({run.file for run in experiment.runs}) == len(experiment.runs)
 
 
 @pytest.mark.parametrize("scale", ["tiny", "squadx", "paper"])
 def test_the_frontier_begins_from_the_d0_ours_is_made_for(scale: str, tmp_path: Path) -> None:
     """With rows that start at random, untrained rows say nothing and an anchor holds noise."""
     choose = read_experiment(ROOT / "choose.toml", scale)
-    chosen = {point.system.label: point.value for point in choose.points if point.system.dial}
+    chosen = {point.system.label: point.value for point in choose.points if point.system.parameter}
     (tmp_path / scale).mkdir()
     (tmp_path / scale / "choose.json").write_text(json.dumps({"chosen": chosen}))
-    frontier = read_experiment(ROOT / "frontier.toml", scale, Results(tmp_path))
-    assert {setting.d0.params["add_row_start"] for one in (choose, frontier) for setting in one.settings} == {"document"}
+    frontier = read_experiment(ROOT / "frontier.toml", scale, RunStore(tmp_path))
+    assert {setting.d0.params["fit.row_init"] for system in (choose, frontier) for setting in system.settings} == {"document"}
     assert frontier.settings[0].d0 == choose.settings[0].d0  # what was chosen is asked where it was chosen
 
 
 def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_network: None) -> None:
     """The whole way a researcher goes: plan, run, report, choose, run what was chosen; then everything is there."""
-    results = tmp_path / "results"
-    common = ["--scale", "tiny", "--results", str(results)]
+    store = tmp_path / "results"
+    common = ["--scale", "tiny", "--results", str(store)]
     files = [str(ROOT / f"{name}.toml") for name in NAMES[:-1]]
     planned = run("bench", "plan", *files, *common, "--json")
     assert planned.returncode == 0, planned.stderr
@@ -50,7 +50,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     outcome = run("bench", "run", *files, *common, "--offline", "--quiet", "--json")
     assert outcome.returncode == 0, outcome.stderr
     written = json.loads(outcome.stdout)
-    assert len(written["written"]) == written["cells"] >= 39
+    assert len(written["written"]) == written["runs"] >= 39
     reported = run("bench", "report", *files, *common)
     assert reported.returncode == 0, reported.stderr
     refused = run("bench", "report", str(ROOT / "frontier.toml"), *common)
@@ -59,7 +59,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
         outcome = run("bench", verb, str(ROOT / "frontier.toml"), *common)
         assert outcome.returncode == 0, outcome.stderr
     for name in NAMES:
-        text = (results / "tiny" / f"{name}.md").read_text()
+        text = (store / "tiny" / f"{name}.md").read_text()
         assert "Not run yet" not in text and "Where this comes from" in text, name
     planned = run("bench", "plan", *files, str(ROOT / "frontier.toml"), *common, "--json")
     assert json.loads(planned.stdout)["hours"] == 0
@@ -70,6 +70,6 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     wrong = run("bench", "run", files[1], *common, "--setting", "moon")
     assert wrong.returncode == 2 and "no setting 'moon'; there are demo" in wrong.stderr
     here = run("bench", "run", files[1], *common, "--setting", "demo", "--only", "BM25", "--fresh", "--json")
-    assert json.loads(here.stdout)["cells"] == 1, here.stderr
+    assert json.loads(here.stdout)["runs"] == 1, here.stderr
     neither = run("bench", "run", str(ROOT / "choose.toml"), files[1], *common, "--setting", "few", "--only", "BM25")
     assert neither.returncode == 2 and "BM25 do not run in few" in neither.stderr

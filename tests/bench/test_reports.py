@@ -1,4 +1,4 @@
-"""Reports and hours, from records made up with seeded ranks: what is printed equals what the ranks say, computed here again."""
+"""Reports and time estimates, from records made up with seeded ranks: what is printed equals what the ranks say, computed here again."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from studies import EXPERIMENTS as OURS
+from studies import copy_reports, made_up_d0, made_up_run, our_module, report_text
 
-from promptdsi.bench import reports
-from promptdsi.bench.cells import D0, Cell, Results, matrix_of
-from promptdsi.bench.findings import gather, on_d0, on_new
-from promptdsi.bench.hours import cell_guess, expected, measured, work_of
 from promptdsi.bench.plan import Experiment, read_experiment
-from promptdsi.bench.reporting import markdown, write_report
-from promptdsi.bench.reports import layers, memory
+from promptdsi.bench.report import write_report
+from promptdsi.bench.runs import D0, Run, RunStore, matrix_of
+from promptdsi.bench.schema import D0Description
+from promptdsi.bench.system_results import collect_results, on_d0, on_new
 from promptdsi.bench.tables import LATEX, signed
-from promptdsi.discovery import modules_of
+from promptdsi.bench.time_estimate import guess_run, measured, plan_rows, work_of
 from promptdsi.errors import PromptDSIError
-from promptdsi.methods import methods
 
-SIZES = (40, 25, 30)  # test queries of D0, D1, D2
 MAIN = """
 title = "Main results"
 report = "main"
@@ -58,7 +56,7 @@ system = [
 report = "layers"
 seeds = [0]
 system = [
-  { label = "S++", method = "promptdsi", dial = "prompt_options.prompt_layers", sweep = [[1], [2], [3], [1, 2], [2, 3], [1, 2, 3]] },
+  { label = "S++", method = "promptdsi", parameter = "prompt_options.prompt_layers", sweep = [[1], [2], [3], [1, 2], [2, 3], [1, 2, 3]] },
   { label = "IncDSI", method = "incdsi", search = 3, reference = true },
 ]""",
     "ablations": """
@@ -66,15 +64,15 @@ report = "ablations"
 seeds = [0]
 system = [
   { label = "S++", group = "S++", method = "promptdsi" },
-  { label = "50 % & less_", group = "S++", method = "promptdsi", softmax_scope = "new_only" },
+  { label = "50 % & less_", group = "S++", method = "promptdsi", rows = { softmax_scope = "new_only" } },
   { label = "Rows only", group = "Rows only", method = "rows" },
 ]""",
     "choosing": """
 report = "choosing"
 split = "dev"
 system = [
-  { label = "best", group = "Ours", method = "rows", preset = "best", dial = "new_row_length", sweep = [0.9, 1.0], seeds = [0] },
-  { label = "S++", method = "promptdsi", dial = "add_row_lr", sweep = [1e-3, 1e-2], seeds = [0] },
+  { label = "best", group = "Ours", method = "rows", preset = "best", parameter = "rows.row_norm_scale", sweep = [0.9, 1.0], seeds = [0] },
+  { label = "S++", method = "promptdsi", parameter = "add.row_lr", sweep = [1e-3, 1e-2], seeds = [0] },
 ]""",
     "frontier": 'report = "frontier"\nsystems_of = "choosing"',
 }
@@ -82,12 +80,12 @@ SCALE = """
 [setting.one]
 label = "MiniLM"
 stream = { source = "made", limit = 300, new = 2, share = 0.1 }
-d0 = { fit_epochs = 2 }
+d0 = { fit = { epochs = 2 } }
 seeds = [0, 1]
 [setting.two]
 label = "another stream"
 stream = { source = "made", limit = 300, new = 2, share = 0.1, seed = 1 }
-d0 = { fit_epochs = 2 }
+d0 = { fit = { epochs = 2 } }
 only = ["best"]
 [run]
 """
@@ -97,105 +95,60 @@ only = ["best"]
 PAPER_D0 = {"NQ320k, BERT": "86.0", "MS MARCO 300k, BERT": "80.4", "NQ320k, SBERT": "86.8", "MS MARCO 300k, SBERT": "81.3"}
 
 
-def data(only_dev: bool = False) -> dict[str, Any]:
-    sizes = [{"corpus": f"d{i}", "documents": 100 + i, "train": 7, "dev": n, "test": n, "pseudo": 0} for i, n in enumerate(SIZES)]
-    tune = {"corpus": "tune", "documents": 5, "train": 1, "dev": 1, "test": 1, "pseudo": 0}
-    asked = {"dev": ["a" * 16] * 3} if only_dev else {"test": ["b" * 16] * 3}
-    return {"stream": "made", "split": {}, "sizes": [*sizes, tune], "queries": asked}
-
-
-def record_of(cell: Cell) -> dict[str, Any]:
-    """A record as a run would write it, with ranks from the cell's own name."""
-    rng = np.random.default_rng(int(cell.key, 16))
-    at_once, last = methods()[cell.method].at_once, len(SIZES) - 1
-    ranks = {
-        str(t): [rng.integers(1, 25, SIZES[i]).tolist() for i in range(t + 1)] for t in range(last + 1) if not at_once or t in (0, last)
-    }
-    prompts = cell.params.get("prompts", "s++") if cell.method == "promptdsi" else ""
-    pool = {"l2p": 5, "s++": 5, "topic": 12}.get(prompts)
-    made = {"promptdsi": "0", "code": "c0de" if cell.seed else "beef", "python": "3", "torch": "2", "transformers": "5"}
-    steps = [{"corpus": "d", "documents": 9, "seconds": 60.0, "training_seconds": 10.0, "training_queries": 2500}] * last
-    words = [[f"word{topic}{i}" for i in range(6)] for topic in range(12)]
-    topics = {"words": words, "weights": [[6.0 - i for i in range(6)]] * 12, "counts": [9] * 11 + [20], "examples": [["who | asks?"]] * 12}
-    return {
-        "cell": cell.describe(),
-        "versions": made,
-        "data": data(cell.split == "dev"),
-        "d0_sha256": None if cell.method in ("bm25", "dense") else "f00d" * 16,
-        "fit_seconds": 1.0,
-        "rehearsal_free": methods()[cell.method].rehearsal_free,
-        "trained_parameters": 345_600,
-        "extra_bytes": 322_560,
-        "steps": [step | {"training_steps": 11} for step in steps],
-        "queries_per_second": 100.0,
-        "chosen": {"test": [rng.multinomial(n, [1 / pool] * pool).tolist() for n in SIZES]} if pool else None,
-        "topics": topics if prompts == "topic" else None,
-        "ranks": {cell.split: ranks},
-    }
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment], Results]:
-    """Every kind of experiment, with all its cells."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment], RunStore]:
+    """Every kind of experiment, with all its runs."""
     folder = tmp_path_factory.mktemp("bench") / "experiments"
     (folder / "scales").mkdir(parents=True)
+    copy_reports(folder)
     where = {name: '["one", "two"]' if name == "frontier" else '["one"]' for name in EXPERIMENTS}
     (folder / "scales" / "tiny.toml").write_text(SCALE + "\n".join(f"{name} = {settings}" for name, settings in where.items()))
     for name, text in EXPERIMENTS.items():
         (folder / f"{name}.toml").write_text(text)
     experiments = {name: read_experiment(folder / f"{name}.toml", "tiny") for name in EXPERIMENTS}
-    results = Results(folder / "results")
-    made_by_training = {"examples": 9, "steps": 9, "losses": [1.0] * 9, "ranks": {"dev": {"0": [[1] * SIZES[0]]}}}
+    store = RunStore(folder / "results")
     for experiment in experiments.values():
-        for cell in experiment.cells:
-            results.write(cell.file, record_of(cell))
-        for d0 in (setting.d0 for setting in experiment.settings):
-            told = {"cell": {"stream": d0.stream, "d0": d0.params}, "versions": {"promptdsi": "0", "code": "beef", "python": "3"}}
-            told["versions"] |= {"torch": "2", "transformers": "5"}
-            results.write(d0.file, told | {"data": data(only_dev=True), "sha256": "f00d" * 16, "seconds": 7200.0, **made_by_training})
-    return experiments, results
+        for run in experiment.runs:
+            store.write(made_up_run(run))
+        for setting in experiment.settings:
+            store.write(made_up_d0(setting.d0))
+    return experiments, store
 
 
-def cells_of(text: str, title: str) -> dict[str, list[str]]:
+def table_of(text: str, title: str) -> dict[str, list[str]]:
     """A Markdown table by its title: the first column, then the others."""
     table = text.split(f"**{title}")[1].split("\n\n")[1]
-    found = [[cell.strip() for cell in re.split(r"(?<!\\)\|", one)[1:-1]] for one in table.splitlines()[2:]]
-    return {one[0]: one[1:] for one in found}
+    rows = [[entry.strip() for entry in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
+    return {row[0]: row[1:] for row in rows}
 
 
 def bare(text: str) -> float:
     return float(re.sub(r"\*\*|</?ins>| ±.*", "", text).replace("−", "-"))
 
 
-def text_of(experiment: Experiment, results: Results) -> str:
-    """The Markdown alone: drawing takes longest."""
-    findings = gather(experiment, results)
-    return markdown(findings, list(modules_of(reports)[experiment.report].parts(findings)))
-
-
-def written(made: tuple[dict[str, Experiment], Results], name: str) -> str:
-    return text_of(made[0][name], made[1])
+def written(made: tuple[dict[str, Experiment], RunStore], name: str) -> str:
+    return report_text(made[0][name], made[1])
 
 
 def test_every_kind_has_an_experiment_here() -> None:
-    assert set(modules_of(reports)) == set(EXPERIMENTS)
+    assert {path.stem for path in (OURS / "reports").glob("*.py")} == set(EXPERIMENTS)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experiment], Results], name: str) -> None:
-    experiments, results = made
-    files = write_report(experiments[name], results)
+def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experiment], RunStore], name: str) -> None:
+    experiments, store = made
+    files = write_report(experiments[name], store)
     before = {file: file.read_bytes() for file in files}
-    assert {file: file.read_bytes() for file in write_report(experiments[name], results)} == before
+    assert {file: file.read_bytes() for file in write_report(experiments[name], store)} == before
     assert [file.name for file in files[:2]] == [f"{name}.md", f"{name}.tex"]
-    assert all(file.parent == results.folder / "tiny" and file.stat().st_size for file in files)
+    assert all(file.parent == store.folder / "tiny" and file.stat().st_size for file in files)
     figures = sorted({file.suffix for file in files[2:]} - {".json"})
     assert figures == ([".png", ".svg"] if name in {"curves", "utilisation", "topics", "layers", "memory", "choosing", "frontier"} else [])
     text, tex = (file.read_text("utf-8") for file in files[:2])
     assert f"promptdsi bench run experiments/{name}.toml --scale tiny" in text and "`f00df00df00d`" in text and "not run yet" not in text
     assert name == "datasets" or "code: beef" in text
     for picture in re.findall(r"!\[.*\]\((.*)\)", text):
-        assert (results.folder / "tiny" / picture).is_file()
+        assert (store.folder / "tiny" / picture).is_file()
     said = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
     assert [line for line in said.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
     tex = re.sub("^%.*$", "", tex, flags=re.M)
@@ -203,13 +156,13 @@ def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experi
     assert not set(tex) & {sign for sign in LATEX if not sign.isascii()}
 
 
-def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment], Results]) -> None:
-    experiments, results = made
+def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = made
     text = written(made, "main")
-    table = cells_of(text, "MiniLM: after the last corpus")
+    table = table_of(text, "MiniLM: after the last corpus")
     for label in ("Multi", "DSI++", "Topic"):
-        records = [results.read(cell.file) for cell in experiments["main"].cells if cell.label == label]
-        last = [[np.array(corpus) for corpus in record["ranks"]["test"]["2"]] for record in records if record]
+        records = [store.run(run) for run in experiments["main"].runs if run.label == label]
+        last = [[np.array(corpus) for corpus in record.ranks["test"]["2"]] for record in records if record]
         d0 = [100 * (run[0] <= 10).mean() for run in last]
         new = [100 * np.mean([np.where(run[i] <= 10, 1 / run[i], 0).mean() for i in (1, 2)]) for run in last]
         assert bare(table[label][0]) == pytest.approx(np.mean(d0), abs=0.051)
@@ -217,11 +170,11 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
         if len(d0) > 1:
             assert table[label][0].endswith(f"± {np.std(d0, ddof=1):.1f}")
         assert table[label][6:] == ["346 k", "✓" if label == "Topic" else "✗"]
-    assert not any("**" in cell or "<ins>" in cell for cell in table["Multi"] + table["BM25"])
+    assert not any("**" in run or "<ins>" in run for run in table["Multi"] + table["BM25"])
     assert sum("**" in line[0] for line in table.values() if line[0]) >= 1
-    scores = cells_of(text, "MiniLM: after the last corpus")
+    scores = table_of(text, "MiniLM: after the last corpus")
     for over, first in (("D0", 0), ("A_T", 3)):
-        control = cells_of(text, f"MiniLM: {over} against “Rows only”")
+        control = table_of(text, f"MiniLM: {over} against “Rows only”")
         for place in (0, 1, 2):  # H@10, M@10, H@1
             difference, interval, _, verdict = control["L2P"][4 * place : 4 * place + 4]
             apart = bare(scores["L2P"][first + place]) - bare(scores["Rows only"][first + place])
@@ -229,163 +182,165 @@ def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment
             low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
             assert (verdict == "no difference shown") == (low <= 0 <= high)
     assert "Rows only" not in control and "Multi" not in control
-    assert "IncDSI keeps D0" in text and "Multi is best on new corpora among all that learn: **" in text
+    assert "IncDSI retains D0" in text and "Multi is best on new corpora among all that learn: **" in text
     assert "better on new corpora than BM25, which learns nothing: **" in text and "D0 before the first new corpus" in text
     d0, dense, apart = (re.search(rf"{words}[^.]*: Hits@1 ([^ ,]+)", text) for words in ("D0 before", "Dense retrieval", "The first minus"))
     assert d0 and dense and apart and bare(apart[1]) == pytest.approx(bare(d0[1]) - bare(dense[1]), abs=0.11)
-    assert cells_of(text, "MiniLM: published figures (BERT, NQ320k)")["L2P"][0::2] == ["86.1", "71.2", "90.8", "73.2"]
-    assert cells_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["1.0", "60.0 (250)", "60.0 (250)"]
+    assert table_of(text, "MiniLM: published figures (BERT, NQ320k)")["L2P"][0::2] == ["86.1", "71.2", "90.8", "73.2"]
+    assert table_of(text, "MiniLM: seconds to learn each corpus")["L2P"] == ["1.0", "60.0 (250)", "60.0 (250)"]
 
 
 def test_published_figures_are_those_of_the_same_data(tmp_path: Path) -> None:
-    experiment, results = read_experiment(Path(__file__).parents[2] / "experiments" / "main.toml", "paper"), Results(tmp_path)
+    experiment, store = read_experiment(OURS / "main.toml", "paper"), RunStore(tmp_path)
     for point in experiment.points:
         if point.label in ("DPR", "Topic"):
-            results.write(point.cells[0].file, record_of(point.cells[0]))
-    text = text_of(experiment, results)
-    beside = {name: cells_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
+            store.write(made_up_run(point.runs[0]))
+    text = report_text(experiment, store)
+    beside = {name: table_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
     assert {name: table["Topic"][0] for name, table in beside.items()} == PAPER_D0
     assert beside["MS MARCO 300k, BERT"]["DPR"][0::2] == ["68.8", "–", "62.8", "–"] and "DPR" not in beside["MS MARCO 300k, SBERT"]
     assert "only the order of systems compares" not in text  # the data are the paper's
 
 
-def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], Results]) -> None:
-    experiments, results = made
+def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = made
     text = written(made, "curves")
-    assert "learns all new corpora at once: Multi" in text
-    table = cells_of(text, "MiniLM: F_t (forgetting), Hits@10")
+    assert "learn all new corpora at once: Multi" in text
+    table = table_of(text, "MiniLM: F_t (forgetting), Hits@10")
     assert table["Multi"] == ["–", "–"]
-    runs = [matrix_of(results.read(cell.file) or {}, "test") for cell in experiments["curves"].cells if cell.label == "IncDSI"]
+    runs = [matrix_of(record, "test") for run in experiments["curves"].runs if run.label == "IncDSI" and (record := store.run(run))]
     point = [[[(np.array([q.ranks[0] for q in corpus]) <= 10).mean() for corpus in run.query_ranks[t]] for t in range(3)] for run in runs]
     forgot = np.mean([((max(p[0][0], p[1][0]) - p[2][0]) + (p[1][1] - p[2][1])) / 2 for p in point])
     assert bare(table["IncDSI"][1].split(" (")[0]) == pytest.approx(100 * forgot, abs=0.051)
 
 
-def test_passes_are_compared_at_the_seeds_both_have(made: tuple[dict[str, Experiment], Results]) -> None:
-    experiments, results = made
-    one, two = ([cell for cell in experiments["passes"].cells if cell.label == label] for label in ("L2P", "L2P, two passes"))
+def test_passes_are_compared_at_the_seeds_both_have(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = made
+    one, two = ([run for run in experiments["passes"].runs if run.label == label] for label in ("L2P", "L2P, two passes"))
     assert len(one) > len(two) == 1 and one[0].seed == two[0].seed
-    ends = [matrix_of(results.read(cell.file) or {}, "test").average("Hits@10")[0] for cell in (one[0], two[0])]
-    shown = cells_of(written(made, "passes"), "MiniLM: differences")
+    ends = [matrix_of(record, "test").average("Hits@10")[0] for run in (one[0], two[0]) if (record := store.run(run))]
+    shown = table_of(written(made, "passes"), "MiniLM: differences")
     assert bare(shown["A_T H@10"][0]) == pytest.approx(100 * (ends[0] - ends[1]), abs=0.051)
 
 
-def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], Results]) -> None:
-    sizes = cells_of(written(made, "datasets"), "MiniLM: sizes of stream made")
+def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    sizes = table_of(written(made, "datasets"), "MiniLM: sizes of stream made")
     assert sizes["total"] == ["303", "21", "95", "95", "up to 15 per document"] and sizes["tune"][0] == "5"
-    passes = cells_of(written(made, "passes"), "MiniLM: one pass and two")
+    passes = table_of(written(made, "passes"), "MiniLM: one pass and two")
     assert passes["L2P"][-1] == passes["L2P, two passes"][-1] == "0"  # the seed both have
     used = written(made, "utilisation")
-    assert "Prompts are not chosen one by one: CODA." in used
+    assert "Prompts are not selected one by one: CODA." in used
     assert "word110, word111" in written(made, "topics") and "who \\| asks?" in written(made, "topics")
     kept = written(made, "memory")
-    assert cells_of(kept, "MiniLM: kept beside")["L2P"] == ["315.0 KiB", "322,560", "1,064.6", "346 k"]
-    assert [round(one.bytes / 2**10, 1) for one in memory.SUMS[:1]] == [315.0]
-    assert [round(one.bytes / 2**20, 3) for one in memory.SUMS[1:4]] == [11.874, 318.214, 877.219]
-    changed = cells_of(written(made, "ablations"), "MiniLM: one thing changed")
+    assert table_of(kept, "MiniLM: stored beside")["L2P"] == ["315.0 KiB", "322,560", "1,064.6", "346 k"]
+    assert [round(entry.bytes / 2**10, 1) for entry in our_module("reports.memory").SUMS[:1]] == [315.0]
+    assert [round(entry.bytes / 2**20, 3) for entry in our_module("reports.memory").SUMS[1:4]] == [11.874, 318.214, 877.219]
+    changed = table_of(written(made, "ablations"), "MiniLM: one thing changed")
     half = changed["50 % & less\\_"]
     assert bare(half[1].strip("\\*")) == pytest.approx(bare(half[0]) - bare(changed["S++"][0]), abs=0.11)
-    findings = gather(made[0]["ablations"], made[1])
-    one, base = (next(one for one in findings.all if one.label == label) for label in ("50 % & less_", "S++"))
+    collected = collect_results(made[0]["ablations"], made[1])
+    system, base = (next(system for system in collected.all if system.label == label) for label in ("50 % & less_", "S++"))
     for place, measure in enumerate((on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"))):
-        compared = one.against(base, measure)
+        compared = system.against(base, measure)
         assert compared is not None
         assert half[4 * place + 3] == ("\\<0.001" if compared.p < 0.001 else f"{compared.p:.3f}")
 
 
-def test_every_figure_of_a_layer_has_its_interval(made: tuple[dict[str, Experiment], Results]) -> None:
-    table = cells_of(written(made, "layers"), "MiniLM: one prompted layer")
+def test_every_figure_of_a_layer_has_its_interval(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    table = table_of(written(made, "layers"), "MiniLM: one prompted layer")
     for label in ("3", "IncDSI"):
         for figure, interval in zip(table[label][0::2], table[label][1::2], strict=True):
             low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
             assert low < bare(figure) < high
 
 
-def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], Results]) -> None:
-    experiments, results = made
-    found = gather(experiments["layers"], results).of(experiments["layers"].settings[0])
-    chosen = layers.choose([one for one in found if layers.layers_of(one)])
+def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = made
+    layers = our_module("reports.layers")
+    systems = collect_results(experiments["layers"], store).of(experiments["layers"].settings[0])
+    chosen = layers.choose([system for system in systems if layers.layers_of(system)])
     assert chosen is not None and len(layers.layers_of(chosen)) == 1  # random ranks: nothing is shown worse, fewer layers win
     assert f"S++: layer {layers.layers_of(chosen)[0]}" in written(made, "layers")
     assert layers.choose([]) is None
 
 
-def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tuple[dict[str, Experiment], Results]) -> None:
-    experiments, results = made
-    findings = gather(experiments["frontier"], results)
-    text = text_of(experiments["frontier"], results)
-    table = cells_of(text, "best minus each: A_T H@10 in points")
-    first = {one.point.label: one for one in findings.of(findings.experiment.settings[0])}
-    # Each label once: where a system has several dials, as nothing chose here, the last stands for it.
+def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = made
+    collected = collect_results(experiments["frontier"], store)
+    text = report_text(experiments["frontier"], store)
+    table = table_of(text, "best minus each: A_T H@10 in points")
+    first = {system.point.label: system for system in collected.of(collected.experiment.settings[0])}
+    # Each label once: where a system has several values, as nothing chose here, the last stands for it.
     ours, theirs = first["best 1.0"], first["S++ 0.01"]
-    found = ours.against(theirs, on_new("Hits@10"))
-    assert found is not None and table["S++"][0].startswith(f"{signed(found.difference.value)} (")
+    compared = ours.against(theirs, on_new("Hits@10"))
+    assert compared is not None and table["S++"][0].startswith(f"{signed(compared.difference.value)} (")
     assert table["S++"][1] == "–"  # the other stream runs `best` alone
-    said = next(line for line in text.splitlines() if line.startswith(f"- {findings.experiment.settings[0].label}: A_T H@10"))
-    new, kept = said.split(". D0 H@1 ")
+    summary = next(line for line in text.splitlines() if line.startswith(f"- {collected.experiment.settings[0].label}: A_T H@10"))
+    new, retained = summary.split(". D0 H@1 ")
     words = {"better": "better than", "worse": "worse than", "no difference shown": "no difference shown to"}
-    for part, measure in ((new, on_new("Hits@10")), (kept, on_d0("Hits@1"))):
+    for part, measure in ((new, on_new("Hits@10")), (retained, on_d0("Hits@1"))):
         compared = first["best 0.9"].against(theirs, measure)
         assert compared is not None and re.search(rf"{words[compared.verdict]} [^;]*S\+\+", part)
-    assert "best, longer rows" not in text
+    assert "best, larger row norm" not in text
 
 
-def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], Results], tmp_path: Path) -> None:
-    experiments, results = made
-    shutil.copytree(results.folder / "cells", tmp_path / "cells")
-    fewer = Results(tmp_path)
-    gone = [cell for cell in experiments["main"].cells if cell.label == "L2P" or (cell.label == "CODA" and cell.seed == 1)]
-    for cell in gone:
-        fewer.path(cell.file).unlink()
+def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
+    experiments, store = made
+    shutil.copytree(store.folder / "runs", tmp_path / "runs")
+    fewer = RunStore(tmp_path)
+    gone = [run for run in experiments["main"].runs if run.label == "L2P" or (run.label == "CODA" and run.seed == 1)]
+    for run in gone:
+        fewer.path(run.file).unlink()
     text = write_report(experiments["main"], fewer)[0].read_text("utf-8")
-    assert cells_of(text, "MiniLM: after the last corpus")["L2P"] == ["–"] * 8
-    assert "±" not in cells_of(text, "MiniLM: after the last corpus")["CODA"][0]
+    assert table_of(text, "MiniLM: after the last corpus")["L2P"] == ["–"] * 8
+    assert "±" not in table_of(text, "MiniLM: after the last corpus")["CODA"][0]
     assert "not run yet: MiniLM: L2P, seed 0; MiniLM: L2P, seed 1; MiniLM: CODA, seed 1" in text
     for name in ("curves", "utilisation", "passes", "memory"):
-        assert "–" in text_of(experiments[name], fewer)
+        assert "–" in report_text(experiments[name], fewer)
     with pytest.raises(PromptDSIError, match=r"promptdsi bench run experiments/main\.toml --scale tiny --results \S+/empty runs it"):
-        write_report(experiments["main"], Results(tmp_path / "empty"))
-    told = fewer.read(experiments["main"].cells[0].file) or {}
-    told["data"]["queries"]["test"][0] = "other"
-    fewer.write(experiments["main"].cells[0].file, told)
+        write_report(experiments["main"], RunStore(tmp_path / "empty"))
+    record = fewer.run(experiments["main"].runs[0])
+    assert record is not None
+    record.data.queries["test"][0] = "other"
+    fewer.write(record)
     with pytest.raises(PromptDSIError, match="different queries"):
         write_report(experiments["main"], fewer)
 
 
-def test_a_missing_matplotlib_is_told(made: tuple[dict[str, Experiment], Results], monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments, results = made
+def test_a_missing_matplotlib_is_told(made: tuple[dict[str, Experiment], RunStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments, store = made
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PromptDSIError, match=re.escape("pip install 'promptdsi[bench]'")):
-        write_report(experiments["curves"], results)
+        write_report(experiments["curves"], store)
 
 
 def test_hours_know_how_large_a_whole_source_is() -> None:
     def work(**stream: Any) -> float:
-        return work_of({"stream": {"source": "squadx", "new": 5, "share": 0.06} | stream, "d0": {"preset": "best"}}, {})
+        return work_of(D0Description(stream={"source": "squadx", "new": 5, "share": 0.06} | stream, d0={}), {})
 
     assert work() / work(limit=3000) == pytest.approx(9_725 / 3000, rel=0.01)
     assert work(source="msmarco300k") > 30 * work()
 
 
-def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], Results], tmp_path: Path) -> None:
-    experiments, results = made
+def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
+    experiments, store = made
     both = [experiments["main"], experiments["passes"]]
-    rows = {row["what"]: row for row in expected(both, results)}
-    assert all(row["missing"] == 0 and row["hours"] == 0 for row in rows.values())
-    assert sum(row["cells"] for row in rows.values()) == 1 + len({cell.key for one in both for cell in one.cells})
-    shutil.copytree(results.folder / "cells", tmp_path / "cells")
-    fewer = Results(tmp_path)
-    for cell in experiments["main"].cells + experiments["passes"].cells:
-        if cell.label in ("L2P, two passes", "Sequential") or (cell.label == "L2P" and cell.seed == 1):
-            fewer.path(cell.file).unlink(missing_ok=True)
-    rows = {row["what"]: row for row in expected(both, fewer)}
-    assert rows["MiniLM: L2P"] == {"what": "MiniLM: L2P", "cells": 2, "missing": 1, "hours": round(121 / 3600, 4), "from": "measured"}
-    assert rows["MiniLM: L2P, two passes"]["from"] == "like promptdsi l2p here, scaled"
-    assert rows["MiniLM: Sequential"]["from"] == "guess" and rows["MiniLM: Sequential"]["hours"] > 0
-    known = next(cell for cell in experiments["main"].cells if cell.label == "L2P" and cell.seed == 0)  # ten epochs, 121 s
-    longer = Cell(known.d0, known.method, known.params | {"add_epochs": 60}, 0)
-    assert cell_guess(longer, *measured(fewer)) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
-    other = Cell(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
-    assert cell_guess(other, *measured(fewer)).source == "like dsi++ elsewhere, scaled"
-    nothing = expected([experiments["main"]], Results(tmp_path / "empty"))
-    assert nothing[0]["missing"] == 1 and {row["from"] for row in nothing} == {"guess"}
+    complete = plan_rows(both, store)
+    assert all(row.missing == 0 and row.hours == 0 for row in complete)
+    assert sum(row.runs for row in complete) == 1 + len({run.key for experiment in both for run in experiment.runs})
+    shutil.copytree(store.folder / "runs", tmp_path / "runs")
+    fewer = RunStore(tmp_path)
+    for run in experiments["main"].runs + experiments["passes"].runs:
+        if run.label in ("L2P, two passes", "Sequential") or (run.label == "L2P" and run.seed == 1):
+            fewer.path(run.file).unlink(missing_ok=True)
+    rows = {row.what: row for row in plan_rows(both, fewer)}
+    assert rows["MiniLM: L2P"] == ("MiniLM: L2P", 2, 1, round(121 / 3600, 4), "measured")
+    assert rows["MiniLM: L2P, two passes"].source == "like promptdsi l2p here, scaled"
+    assert rows["MiniLM: Sequential"].source == "guess" and rows["MiniLM: Sequential"].hours > 0
+    known = next(run for run in experiments["main"].runs if run.label == "L2P" and run.seed == 0)  # ten epochs, 121 s
+    longer = Run(known.d0, known.method, known.params | {"add.epochs": 60}, 0)
+    assert guess_run(longer, *measured(fewer)) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
+    other = Run(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
+    assert guess_run(other, *measured(fewer)).source == "like dsi++ elsewhere, scaled"
+    nothing = plan_rows([experiments["main"]], RunStore(tmp_path / "empty"))
+    assert nothing[0].missing == 1 and {row.source for row in nothing} == {"guess"}

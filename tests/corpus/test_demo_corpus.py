@@ -109,7 +109,9 @@ def test_no_query_stands_under_two_documents(queries_by_document: dict[str, dict
 
 def test_the_embedded_files_are_built_from_their_sources() -> None:
     root = Path(__file__).parents[2]
-    outcome = subprocess.run([sys.executable, "tools/docs/build_demo.py", "--check"], cwd=root, capture_output=True, text=True, check=False)
+    outcome = subprocess.run(
+        [sys.executable, "-m", "tools.docs.build_demo", "--check"], cwd=root, capture_output=True, text=True, check=False
+    )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 

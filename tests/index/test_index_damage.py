@@ -194,7 +194,7 @@ def test_a_newer_format_says_which_release_reads_it(place: Path, run: Any) -> No
 
 @pytest.mark.parametrize("golden", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
 def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
-    """Made once with `tools/build_golden.py` and never again: what was written then must be read now, with the same answers."""
+    """Made once with `tools/docs/build_golden.py` and never again: what was written then must be read now, with the same answers."""
     place = small.copied(GOLDEN / golden / "index", tmp_path / "index")
     expected = json.loads((GOLDEN / golden / "expected.json").read_text("utf-8"))
     index = Index.open(place, device="cpu")

@@ -170,7 +170,7 @@ def test_a_real_limit_on_file_size_is_survived(place: Path, corpora: list[Corpus
 def test_real_kills_at_random_times() -> None:
     """Ten SIGKILLs during add; `make soak` does a hundred."""
     ended = subprocess.run(
-        [sys.executable, str(ROOT / "tools/soak_kills.py"), "--kills", "10", "--print"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "tools.soak.soak_kills", "--kills", "10", "--print"], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
