@@ -118,10 +118,13 @@ class GraphBuilder:
         quantized = [self.constant(name, integers), self.constant(f"{name}.scale", scale)]
         return self.op("DynamicQuantizeMatMul", [states, *quantized, "", offset], domain=CONTRIB)
 
-    def query_key_value(self, states: str, first_only: bool) -> tuple[str, str, str]:
+    def first_tokens(self, states: str) -> str:
+        return self.op("Gather", [states, "first_tokens"], axis=0)  # (B, D)
+
+    def query_key_value(self, queries: str, states: str) -> tuple[str, str, str]:
         joint = self.op("Gather", [self.linear("query_key_value", states), "layout"], axis=0)  # (B, T, 3 D)
         query, key, value = self.ops("Split", [joint], 3, axis=2, num_outputs=3)
-        if first_only:
+        if queries != states:  # slicing the joint product is faster than a second product for the first tokens
             query = self.op("Slice", [query, self.integers([0]), self.integers([1]), self.integers([1])])  # (B, 1, D)
         return query, key, value
 
@@ -151,9 +154,6 @@ class GraphBuilder:
         mixed = self.op("Transpose", [self.op("MatMul", [shares, value])], perm=[0, 2, 1, 3])  # (B, T, H, D / H)
         mixed = self.op("Reshape", [mixed, self.integers([-1, self.config.width])])  # (B T, D)
         return mixed if first_only else self.op("Gather", [mixed, "packed"], axis=0)  # (B, D) or (n, D)
-
-    def first_tokens(self, states: str) -> str:
-        return self.op("Gather", [states, "first_tokens"], axis=0)  # (B, D)
 
     def activation(self, states: str) -> str:
         kind = ACTIVATIONS[self.config.activation]

@@ -61,12 +61,15 @@ class TorchOps(NamedTuple):
     def linear(self, name: str, states: Tensor) -> Tensor:
         return getattr(self.layer, name)(states)  # type: ignore[no-any-return]
 
-    def query_key_value(self, states: Tensor, first_only: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def first_tokens(self, states: Tensor) -> Tensor:
+        return states[:, :1]
+
+    def query_key_value(self, queries: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width, projection = states.shape[-1], self.layer.query_key_value
-        if not first_only:
+        if queries is states:
             query, key, value = projection(states).split(width, -1)  # (B, T, D) each
             return query, key, value
-        query = F.linear(states[:, :1], projection.weight[:width], projection.bias[:width])  # (B, 1, D)
+        query = F.linear(queries, projection.weight[:width], projection.bias[:width])  # (B, 1, D)
         key, value = F.linear(states, projection.weight[width:], projection.bias[width:]).split(width, -1)  # (B, T, D) each
         return query, key, value
 
@@ -89,9 +92,6 @@ class TorchOps(NamedTuple):
 
     def _split_heads(self, states: Tensor) -> Tensor:
         return states.view(*states.shape[:-1], self.layer.heads, -1).transpose(1, 2)
-
-    def first_tokens(self, states: Tensor) -> Tensor:
-        return states[:, :1]
 
     def activation(self, states: Tensor) -> Tensor:
         return self.layer.activation(states)  # type: ignore[no-any-return]
@@ -147,13 +147,12 @@ class Encoder(nn.Module):
         """
         last = self.config.layers if last is None else last
         prefixes = prefixes or {}
-        relative = self._relative_bias(states)
         biases: dict[int, Tensor | None] = {}  # by number of prefix rows
         for number in range(first, last + 1):
             prefix = prefixes.get(number)
             rows = 0 if prefix is None else prefix.shape[2]
             if rows not in biases:
-                biases[rows] = attention_bias(states, states.shape[1], tokens.mask, relative, rows, hidden)
+                biases[rows] = attention_bias(states, states.shape[1], tokens.mask, self._relative_bias(states), rows, hidden)
             ops = TorchOps(self.layers[number - 1], biases[rows], dropout)  # type: ignore[arg-type]
             first_only = first_token_only and number == self.config.layers
             states = run_layer(ops, states, prefix=prefix, project=project, first_only=first_only)

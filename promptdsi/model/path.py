@@ -24,7 +24,9 @@ class LayerOps(Protocol):
 
     def linear(self, name: str, states: Any) -> Any: ...
 
-    def query_key_value(self, states: Any, first_only: bool) -> tuple[Any, Any, Any]: ...
+    def first_tokens(self, states: Any) -> Any: ...
+
+    def query_key_value(self, queries: Any, states: Any) -> tuple[Any, Any, Any]: ...
 
     def project(self, side: str, prefix: Any) -> Any: ...
 
@@ -33,8 +35,6 @@ class LayerOps(Protocol):
     def prepend(self, prefix: Any, states: Any) -> Any: ...
 
     def attention(self, query: Any, key: Any, value: Any, first_only: bool) -> Any: ...
-
-    def first_tokens(self, states: Any) -> Any: ...
 
     def activation(self, states: Any) -> Any: ...
 
@@ -46,14 +46,15 @@ def run_layer(ops: LayerOps, states: Any, *, prefix: Any | None = None, project:
 
     With `first_only` each query's first token alone is computed: the last layer's other tokens are not read by first-token pooling.
     """
-    query, key, value = ops.query_key_value(states, first_only)
+    queries = ops.first_tokens(states) if first_only else states
+    query, key, value = ops.query_key_value(queries, states)
     if prefix is not None:
         prefix_key, prefix_value = ops.split_prefix(prefix)
         if project:
             prefix_key, prefix_value = ops.project("key", prefix_key), ops.project("value", prefix_value)
         key, value = ops.prepend(prefix_key, key), ops.prepend(prefix_value, value)
     attended = ops.linear("attention_out", ops.attention(query, key, value, first_only))
-    middle = ops.add_norm("attention_norm", attended, ops.first_tokens(states) if first_only else states)
+    middle = ops.add_norm("attention_norm", attended, queries)
     inner = ops.activation(ops.linear("up", middle))
     return ops.add_norm("output_norm", ops.linear("down", inner), middle)
 
