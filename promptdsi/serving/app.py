@@ -26,7 +26,7 @@ from promptdsi.serving.middleware import ServingMiddleware
 from promptdsi.serving.schemas import ErrorResponse
 from promptdsi.serving.service import Service
 
-MAX_THREADS = 8  # of a batch, unless more are asked for; the index uses one per core at most
+MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 READ_ERRORS, WRITE_ERRORS = (400, 401, 403, 404, 408, 413, 421, 422, 429, 500, 503), (409, 415, 507)

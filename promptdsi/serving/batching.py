@@ -37,8 +37,8 @@ class PendingSearch:
 class Batcher:
     """A bounded queue of searches, and the two workers that compute them batch by batch.
 
-    The second worker takes over what has waited while a batch takes long. A large request is split and stands in the queue with
-    one part at a time, so that small requests pass between its parts.
+    The second worker takes over what has waited while a batch takes long. A large request is split, with one part
+    in the queue at a time, so that small requests pass between its parts.
     """
 
     def __init__(self, *, batch_cost: int = BATCH_COST, max_waiting: int = MAX_WAITING, seconds: float = SECONDS_TO_ANSWER) -> None:

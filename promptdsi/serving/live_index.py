@@ -136,7 +136,7 @@ class LiveIndex:
     async def _slow_turn(self) -> AsyncIterator[None]:
         """One at a time, a few waiting: opening and drawing take seconds, and must not take every request slot."""
         if self._waiting >= SLOW:
-            raise overloaded("too many older generations or maps are asked for")
+            raise overloaded("too many requests wait for older generations or maps")
         self._waiting += 1
         try:
             async with asyncio.timeout(SECONDS_FOR_SLOW), self._turn:

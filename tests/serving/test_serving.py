@@ -123,12 +123,12 @@ def test_requests_that_arrive_together_are_encoded_together_and_answered_as_alon
 
 
 def test_a_small_search_passes_large_ones(server: served.Served) -> None:
-    def rank_queries() -> None:
+    def send_search() -> None:
         with httpx.Client(base_url=server.url, timeout=60) as client:
             large.append(client.post("/api/search", json={"query": ["water"] * 48, "k": 24, "explain": True}).status_code)
 
     large: list[int] = []
-    threads = [threading.Thread(target=rank_queries) for _ in range(2)]
+    threads = [threading.Thread(target=send_search) for _ in range(2)]
     for thread in threads:
         thread.start()
     served.wait_until(lambda: server.app.state.service.batcher.depth == 96)

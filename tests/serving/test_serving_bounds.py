@@ -159,11 +159,11 @@ def test_a_queue_that_is_full_answers_429(path: Path) -> None:
         batcher.max_waiting = 30
         statuses: list[int] = []
 
-        def rank_queries() -> None:
+        def send_search() -> None:
             with httpx.Client(base_url=running.url, timeout=60) as client:
                 statuses.append(client.post("/api/search", json={"query": ["water"] * 20, "explain": True, "k": 24}).status_code)
 
-        threads = [threading.Thread(target=rank_queries) for _ in range(8)]
+        threads = [threading.Thread(target=send_search) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -41,7 +41,7 @@ def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path
     assert answers[5].status_code == 405 and answers[5].headers["Allow"] == "DELETE, GET"
 
 
-def test_what_nobody_foresaw_is_an_error_without_details(server: served.Served, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+def test_an_unexpected_error_gives_no_details(server: served.Served, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     def fails() -> None:
         raise RuntimeError(f"secret of {path}")
 
@@ -64,7 +64,7 @@ def test_a_damaged_index_is_alive_but_not_ready(place: Path) -> None:
 
 def test_answers_are_not_kept_by_browsers_or_proxies(server: served.Served) -> None:
     assert server.client.get("/api/index").headers["Cache-Control"] == "no-store"
-    assert server.client.get("/").headers["Cache-Control"] == "no-cache"  # asked for again each time: a new release is seen at once
+    assert server.client.get("/").headers["Cache-Control"] == "no-cache"  # revalidated each time: a new release is seen at once
 
 
 def test_metrics_are_prometheus_text(server: served.Served) -> None:
@@ -93,11 +93,11 @@ def test_sigterm_finishes_requests_under_way_and_ends_in_time(place: Path) -> No
         served.ready(client)
         statuses: list[int] = []
 
-        def rank_queries() -> None:
+        def send_search() -> None:
             with httpx.Client(base_url=url, timeout=30) as other:
                 statuses.append(other.post("/api/search", json={"query": ["water"] * 24, "explain": True, "k": 24}).status_code)
 
-        thread = threading.Thread(target=rank_queries)
+        thread = threading.Thread(target=send_search)
         thread.start()
         while not waiting(client, "promptdsi_queue_queries"):
             assert thread.is_alive()
@@ -115,11 +115,11 @@ def test_sigterm_does_not_wait_for_what_takes_too_long(place: Path) -> None:
         served.ready(client)
         answers: list[httpx.Response] = []
 
-        def rank_queries(body: dict[str, object]) -> None:
+        def send_search(body: dict[str, object]) -> None:
             with contextlib.suppress(httpx.TransportError), httpx.Client(base_url=url, timeout=60) as other:
                 answers.append(other.post("/api/search", json=body))
 
-        threads = [threading.Thread(target=rank_queries, args=({"query": ["water"] * 256, "explain": True, "k": 24},)) for _ in range(3)]
+        threads = [threading.Thread(target=send_search, args=({"query": ["water"] * 256, "explain": True, "k": 24},)) for _ in range(3)]
         for thread in threads:
             thread.start()
         while waiting(client, "promptdsi_queue_queries") < 3 * 256:
@@ -135,7 +135,7 @@ def test_sigterm_does_not_wait_for_what_takes_too_long(place: Path) -> None:
 
 def test_sigterm_while_documents_are_added_leaves_the_index_as_it_was(place: Path, corpora: list[Corpus]) -> None:
     before = small.signature(place)
-    with served.process(place, "--allow-write", "--quiet") as (running, address):  # the made-up token is told all the same
+    with served.process(place, "--allow-write", "--quiet") as (running, address):  # the generated token is printed all the same
         url, _, token = address.partition("/#token=")
         client = httpx.Client(base_url=url, timeout=30, headers=served.bearer(token))
         served.ready(client)

@@ -45,7 +45,7 @@ def test_a_generation_that_cannot_be_opened_leaves_the_one_before(writable: serv
 
 
 def test_another_index_in_the_same_place_is_noticed(writable: served.Served, place: Path, corpora: list[Corpus], backbone: str) -> None:
-    """Also when it stands at the same generation: what counts is what CURRENT says, not a number."""
+    """Also when it has the same generation number: the contents of CURRENT count, not the number."""
     first = corpora[2].documents[0]
     shutil.rmtree(place)
     other = small.create(place, corpora[2], backbone)

@@ -67,9 +67,9 @@ def served(index: Path) -> Iterator[str]:
 def take_all(browser: Browser, url: str) -> None:
     """Every picture. Adding comes last: it changes the index."""
     with opened(browser, url, DESK) as page:
-        rank_queries(page, BATS)
+        search_for(page, BATS)
         take(page, "search", within=".hit")
-        rank_queries(page, JET)
+        search_for(page, JET)
         page.get_by_test_id("why").first.click()
         expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
         take(page, "why", within=".hit")
@@ -82,11 +82,11 @@ def take_all(browser: Browser, url: str) -> None:
         page.get_by_label("By topic").check(force=True)  # the radio button itself is invisible; its label is what one sees
         take(page, "map", top="#view-map", within=".map")
     with opened(browser, url, PHONE) as page:
-        rank_queries(page, BATS)
+        search_for(page, BATS)
         take(page, "phone", within=".hit")
     with opened(browser, url, DESK) as page:
         page.get_by_role("button", name="Use the dark theme").click()
-        rank_queries(page, BATS)
+        search_for(page, BATS)
         take(page, "dark", within=".hit")
     with opened(browser, url, DESK) as page:
         page.get_by_test_id("tab-add").click()
@@ -109,7 +109,7 @@ def opened(browser: Browser, url: str, size: ViewportSize) -> Iterator[Page]:
         yield page
 
 
-def rank_queries(page: Page, query: str) -> None:
+def search_for(page: Page, query: str) -> None:
     """Type a query and wait for its own answer: until then the hits of the query before it stand on the page."""
     with page.expect_response(lambda answer: query in (answer.request.post_data or "")):
         page.get_by_test_id("query").fill(query)

@@ -1,4 +1,4 @@
-// Every call to the server goes through here: the token, the errors, and the waiting that the server asks for.
+// Every call to the server goes through here: the token, the errors, and retries after 429 and 503.
 import {notice} from "./dom.js";
 import {askForToken, token} from "./token.js";
 

@@ -4,7 +4,7 @@ import {$, errorBox, fact, h, loading, nameOf, number} from "./dom.js";
 import {index, state} from "./state.js";
 
 const LISTED = 10;
-let wanted = 0; // a slow answer must not replace the document asked for after it
+let wanted = 0; // a slow answer must not replace a document that was opened after it
 
 export async function openDocument(docid) {
   const mine = ++wanted;

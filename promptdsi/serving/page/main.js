@@ -47,7 +47,7 @@ for (const tab of tabs) {
 }
 $("[data-testid=back-to-now]").addEventListener("click", () => {
   navigate({at: null});
-  $("#query").focus(); // the button has gone
+  $("#query").focus(); // the button is hidden now
 });
 
 onState((before) => {

@@ -15,7 +15,7 @@ const STOP_WORDS = new Set(("a an and are as at be but by can did do does for fr
 const WORD = /[\p{L}\p{N}]+/gu;
 
 const input = $("#query");
-let answer = null; // what stands on the page: {query, at, k, generation, hits, truncated, whys}
+let answer = null; // what the page shows: {query, at, k, generation, hits, truncated, whys}
 let running = null; // the controller of the request under way
 let timer = null;
 let lastTyped = 0;
@@ -136,7 +136,7 @@ function showHits() {
   if (place >= 0) document.querySelectorAll(".hit .title")[Math.min(place, hits.length - 1)].focus();
 }
 
-/** Which hit has focus: a late answer must not drop whoever went down into the list already. -1 when none has. */
+/** Which hit has focus: a late answer must not take focus from a reader who is in the list already. -1 when none has. */
 const focusedHit = () => [...document.querySelectorAll(".hit")].indexOf(document.activeElement.closest(".hit"));
 
 async function showMore() {

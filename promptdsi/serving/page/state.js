@@ -56,7 +56,7 @@ export async function refreshIndex() {
   for (const listener of indexListeners) listener(before);
 }
 
-/** Other processes may write too: look now and then, but only while somebody is looking at the page. */
+/** Other processes may write too: poll, but only while the page is visible. */
 export async function watchIndex() {
   if (document.visibilityState === "visible") {
     const before = index?.generation;

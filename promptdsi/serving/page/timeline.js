@@ -32,7 +32,7 @@ async function fill(mine, place, path, draw) {
   }
 }
 
-/** A new list must not take focus or place from whoever is in the old one; at its foot, where the newest is, it follows. */
+/** A new list must keep focus and scroll position of the old one; scrolled to the end, where the newest is, it stays at the end. */
 function keepingPlace(replace) {
   const old = $(".generations");
   const scrolled = old && old.scrollTop + old.clientHeight < old.scrollHeight - 1 ? old.scrollTop : Infinity;

@@ -1,4 +1,4 @@
-// Short messages at the foot of the page, with one action such as Undo. They wait while somebody is on them.
+// Short messages at the foot of the page, with one action such as Undo. They stay while they have focus or the pointer.
 import {$, h} from "./dom.js";
 
 const STAY_MS = 12000;

@@ -56,7 +56,7 @@ class Visitor:
         return page
 
 
-def rank_queries(page: Page, query: str) -> None:
+def search_for(page: Page, query: str) -> None:
     """Type a query and wait for its own answer."""
     with page.expect_response(lambda answer: json.dumps(query) in (answer.request.post_data or "")):
         page.get_by_test_id("query").fill(query)

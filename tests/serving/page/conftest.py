@@ -57,7 +57,7 @@ def visit(browser: Browser) -> Iterator[Visitor]:
 
 @pytest.fixture(scope="module")
 def server(original: Path, corpora: list[Corpus], tmp_path_factory: pytest.TempPathFactory) -> Iterator[served.Served]:
-    """A server nobody writes to, with recorded evaluations."""
+    """A read-only server with recorded evaluations."""
     path = small.copied(original, tmp_path_factory.mktemp("page") / "index")
     for at in (1, 2):
         for corpus in corpora[:at]:

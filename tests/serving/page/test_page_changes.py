@@ -19,7 +19,7 @@ from browsing import (
     file,
     jsonl,
     names,
-    rank_queries,
+    search_for,
     show_tab,
     titles,
 )
@@ -31,7 +31,7 @@ from promptdsi.serving.access import Access
 
 def test_the_past_can_be_searched_and_left_again(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server, TOKEN)
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     expect(page.get_by_test_id("delete")).to_have_count(10)
     show_tab(page, "timeline")
     page.get_by_test_id("generation").first.click()
@@ -107,7 +107,7 @@ def test_another_writers_generation_is_noticed_and_nothing_moves_under_the_reade
     writable: served.Served, place: Path, visit: Visitor
 ) -> None:
     page, other = visit(writable), visit(writable, "/?tab=timeline")
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     before = titles(page).all_inner_texts()
     other.get_by_test_id("generation").first.focus()
     Index.open(place, device="cpu").delete(page.locator(".hit .docid").first.inner_text())
@@ -137,7 +137,7 @@ def test_json_lines_are_added_with_progress_that_a_reload_finds_again(
     expect(report).to_contain_text("news is in the index")
     expect(report.locator("dd").first).to_have_text("3")  # the generation
     expect(page.locator("#size")).to_have_text("27 documents · generation 3")
-    rank_queries(page, corpora[2].documents[0].title)
+    search_for(page, corpora[2].documents[0].title)
     page.get_by_role("button", name="Show more").click()
     added = page.locator(".hit", has_text=corpora[2].documents[0].docid)
     expect(added.locator(".badge")).to_have_text("news generation 3")
@@ -223,7 +223,7 @@ def test_deleting_and_undoing_by_keyboard_alone(writable: served.Served, visit: 
 def test_a_server_that_only_reads_offers_no_writing(place: Path, visit: Visitor) -> None:
     with served.serving(place, access=Access()) as running, visit.open:
         page = visit(running)
-        rank_queries(page, QUERY)
+        search_for(page, QUERY)
         expect(page.get_by_test_id("delete")).to_have_count(0)
         page.get_by_test_id("tab-add").click()
         expect(page.locator("#add-body")).to_contain_text("This server only reads.")

@@ -15,7 +15,7 @@ from browsing import (
     Visitor,
     file,
     filled,
-    rank_queries,
+    search_for,
     show_tab,
     titles,
 )
@@ -107,7 +107,7 @@ LANDMARKS = {"banner", "search", "navigation", "main", "contentinfo"}
 
 
 def accessible(page: Page) -> list[dict[str, Any]]:
-    """Chromium's own accessibility tree, as screen readers are told it: role, name and level of each node."""
+    """Chromium's own accessibility tree, as screen readers get it: role, name and level of each node."""
     session = page.context.new_cdp_session(page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     session.detach()
@@ -131,7 +131,7 @@ def check_accessible(page: Page, landmarks: set[str] = LANDMARKS) -> None:
     assert levels[0] == min(levels) and levels.count(1) <= 1
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels)), levels
     labels = page.locator("input").evaluate_all("inputs => inputs.map((input) => input.labels.length)")
-    assert all(labels), labels  # a placeholder names an input too, until somebody types
+    assert all(labels), labels  # a placeholder names an input too, until something is typed
     ids = page.locator("[id]").evaluate_all("elements => elements.map((element) => element.id)")
     assert len(ids) == len(set(ids))
 
@@ -139,7 +139,7 @@ def check_accessible(page: Page, landmarks: set[str] = LANDMARKS) -> None:
 def test_screen_readers_get_names_headings_and_landmarks(server: served.Served, visit: Visitor) -> None:
     page = visit(server, failures=[401])
     assert page.locator("html").get_attribute("lang") == "en"
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     page.get_by_test_id("why").first.click()
     expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
     check_accessible(page)

@@ -1,4 +1,4 @@
-"""The page in a real browser: searching, and why a document stands where it does."""
+"""The page in a real browser: searching, and the explanation of a document's rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from browsing import (
     QUERY,
     Visitor,
     names,
-    rank_queries,
+    search_for,
     titles,
 )
 from playwright.sync_api import Route, expect
@@ -51,7 +51,7 @@ def test_typing_shows_hits_as_the_index_ranks_them(server: served.Served, origin
 
 def test_more_hits_come_on_request(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     page.get_by_role("button", name="Show more").click()
     expect(titles(page)).to_have_text(names(Index.open(original, device="cpu"), QUERY, 50))
     expect(titles(page).nth(10)).to_be_focused()
@@ -60,11 +60,11 @@ def test_more_hits_come_on_request(server: served.Served, original: Path, visit:
 def test_the_address_holds_the_query_and_the_back_button_brings_it_back(server: served.Served, original: Path, visit: Visitor) -> None:
     index = Index.open(original, device="cpu")
     page = visit(server)
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     assert parse_qs(urlsplit(page.url).query) == {"q": [QUERY]}
     page.get_by_test_id("query").press("Escape")
     expect(page.locator(".empty .lead")).to_have_text("24 documents can be found here.")
-    rank_queries(page, OTHER)
+    search_for(page, OTHER)
     page.go_back()
     expect(page.get_by_test_id("query")).to_have_value(QUERY)
     expect(titles(page)).to_have_text(names(index, QUERY))
@@ -79,7 +79,7 @@ def test_a_late_answer_never_covers_a_newer_one(server: served.Served, original:
     page.route("**/api/search", lambda route: paused.append(route) if QUERY in (route.request.post_data or "") else route.continue_())
     with page.expect_request("**/api/search"):
         page.get_by_test_id("query").fill(QUERY)
-    rank_queries(page, OTHER)
+    search_for(page, OTHER)
     expected = names(Index.open(original, device="cpu"), OTHER)
     expect(titles(page)).to_have_text(expected)
     paused[0].continue_()
@@ -87,9 +87,9 @@ def test_a_late_answer_never_covers_a_newer_one(server: served.Served, original:
     expect(titles(page)).to_have_text(expected)
 
 
-def test_a_late_answer_does_not_drop_whoever_is_in_the_list(server: served.Served, original: Path, visit: Visitor) -> None:
+def test_a_late_answer_does_not_take_focus_from_the_list(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
-    rank_queries(page, OTHER)
+    search_for(page, OTHER)
     expect(titles(page)).to_have_count(10)
     paused: list[Route] = []
     page.route("**/api/search", lambda route: paused.append(route))  # Playwright takes no built-in method
@@ -105,7 +105,7 @@ def test_a_late_answer_does_not_drop_whoever_is_in_the_list(server: served.Serve
 
 def test_a_document_opens_whole(server: served.Served, corpora: list[Corpus], visit: Visitor) -> None:
     page = visit(server)
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     expected = {document.title: document for corpus in corpora for document in corpus.documents}[titles(page).first.inner_text()]
     titles(page).first.click()
     dialog = page.get_by_role("dialog", name=expected.title)
@@ -117,7 +117,7 @@ def test_a_document_opens_whole(server: served.Served, corpora: list[Corpus], vi
 
 def test_why_without_prompts_shows_the_nearest_query_and_neighbors(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     why = Index.open(original, device="cpu").search(QUERY, k=10, explain=True)[0].why
     assert why is not None and why.query
     page.get_by_test_id("why").first.click()
@@ -139,7 +139,7 @@ def test_why_with_prompts_shows_which_its_topic_and_the_rank_without_it(
     index.add(corpora[1])
     with served.serving(tmp_path / "index") as running, visit.open:
         page = visit(running)
-        rank_queries(page, QUERY)
+        search_for(page, QUERY)
         for hit in index.search(QUERY, k=10, explain=True):
             page.get_by_test_id("why").nth(hit.rank - 1).click()
             panel, why = page.get_by_test_id("why-panel").nth(hit.rank - 1), hit.why

@@ -17,7 +17,7 @@ from browsing import (
     VECTOR,
     Visitor,
     file,
-    rank_queries,
+    search_for,
     show_tab,
     titles,
 )
@@ -33,7 +33,7 @@ def test_text_of_documents_is_shown_and_never_run(hostile: served.Served, visit:
     page = visit(hostile)
     expect(page.locator("h1")).to_have_text(IMAGE)
     expect(page.locator(".corpora th[scope=row]")).to_have_text(IMAGE)
-    rank_queries(page, f"{SCRIPT} water {VECTOR}")
+    search_for(page, f"{SCRIPT} water {VECTOR}")
     expect(page).to_have_title(f"{SCRIPT} water {VECTOR} – {IMAGE}")
     assert set(titles(page).all_inner_texts()) == {*(f"{text} title" for text in HOSTILE), LONG}
     for text in HOSTILE:
@@ -110,7 +110,7 @@ def test_a_token_leaves_the_address_bar_at_once(locked: served.Served, visit: Vi
 
 def test_who_has_no_token_can_go_on_reading(server: served.Served, visit: Visitor) -> None:
     page = visit(server, failures=[401])
-    rank_queries(page, QUERY)
+    search_for(page, QUERY)
     before = titles(page).all_inner_texts()
     page.get_by_test_id("delete").first.click()
     expect(page.get_by_role("heading", name="A token is needed")).to_be_visible()
@@ -119,4 +119,4 @@ def test_who_has_no_token_can_go_on_reading(server: served.Served, visit: Visito
     expect(page.get_by_test_id("error")).to_contain_text("This needs a token.")
     expect(page.locator(".leaving")).to_have_count(0)
     assert titles(page).all_inner_texts() == before
-    rank_queries(page, OTHER)
+    search_for(page, OTHER)
