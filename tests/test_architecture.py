@@ -50,6 +50,19 @@ def test_imports_point_down_and_nothing_grows_too_long(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno < MAX_FUNCTION_LINES, f"{name}.{node.name} is too long"
 
 
+@pytest.mark.parametrize("path", [*(PACKAGE / "cli").glob("*.py"), *(PACKAGE / "serving").glob("*.py")], ids=lambda path: path.name)
+def test_commands_and_server_reach_an_index_through_its_one_door(path: Path) -> None:
+    """Of promptdsi.index they import `Index`, plain records and exceptions; what is beneath `Index` they do not touch."""
+    records = ("promptdsi.index.results", "promptdsi.index.manifest.Manifest")
+    door = ("promptdsi.index.index.Index", "promptdsi.index.lock.Busy", "promptdsi.index.purge.NothingToPurge")
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("promptdsi.index"):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            assert all(name in door or name.startswith(records) for name in names), names
+    assert not {"snapshot", "_snapshot"} & {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
 def test_every_folder_is_a_known_layer() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
     assert folders <= set(LAYERS)

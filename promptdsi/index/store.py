@@ -95,7 +95,7 @@ class Store:
 
     def check(self, manifest: Manifest, names: Iterable[str]) -> None:
         """Raise DataError unless these blobs of a generation are intact; in threads, since hashing releases the GIL."""
-        with ThreadPoolExecutor(max_workers=4) as pool:
+        with ThreadPoolExecutor(max_workers=4, thread_name_prefix="promptdsi-verify") as pool:
             for _ in pool.map(lambda name: self.blobs.check(name, manifest.sizes[name]), sorted(names)):
                 pass
 
