@@ -11,7 +11,10 @@ from typing import Any
 import tiny
 
 from promptdsi import Corpus, Index
+from promptdsi.aliases import METHOD_OPTIONS
 from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.methods import methods
+from promptdsi.methods.options import flatten_params
 
 PARAMS: dict[str, Any] = {
     "fit_epochs": 1,
@@ -42,6 +45,14 @@ def create(folder: Path, corpus: Corpus, backbone: str, **changes: Any) -> Index
     arguments = inspect.signature(Index.create).parameters
     params = {key: value for key, value in keywords.items() if key not in arguments}
     return Index.create(folder, corpus, params=params, **{key: value for key, value in keywords.items() if key in arguments})
+
+
+def method(name: str, backbone: str, **changes: Any) -> Any:
+    """An untrained method of small size; parameters that it does not have are left out."""
+    kind: Any = methods()[name]
+    options = flatten_params(kind().get_params())
+    params = PARAMS | {"backbone": backbone, "fit.row_init": "document", "add.row_init": "document"} | changes
+    return kind.from_params({key: value for key, value in params.items() if {key, *METHOD_OPTIONS.get(key, ())} & options.keys()})
 
 
 def copied(source: Path, target: Path) -> Path:

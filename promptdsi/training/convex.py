@@ -173,7 +173,7 @@ class _Hinges:
 
 @torch.no_grad()
 def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, settings: ConvexSettings, start: Tensor) -> Solution:
-    """The row (D,) of one new document, from `start` (D,), which affects the number of steps only. All tensors are float64.
+    """The row (D,) of one new document, in the precision of `start` (D,), which affects the number of steps only.
 
     The solution touches few old documents: solve with the most violated ones, then add those that the solution violates.
 
@@ -184,8 +184,10 @@ def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, set
     means, targets : (N, D), (N,)
         The mean query vector of each present document, and its score for its own row; +∞ leaves a document out.
     """
+    check_settings(settings)
+    queries, best, means, targets, row = (tensor.double() for tensor in (queries, best, means, targets, start))
     constrained = best != -torch.inf  # where nothing is present there is nothing to beat
-    within, steps, row = torch.zeros_like(targets, dtype=torch.bool), 0, start
+    within, steps = torch.zeros_like(targets, dtype=torch.bool), 0
     _add_violated(within, means @ row - targets + settings.margin_old)
     while True:
         sides = torch.cat([-queries[constrained], means[within]])
@@ -195,7 +197,7 @@ def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, set
         solution = _Hinges(sides, offsets, weights).solve(row, settings.ridge)
         row, steps = solution.row, steps + solution.steps
         if not _add_violated(within, means @ row - targets + settings.margin_old):
-            return solution._replace(steps=steps)
+            return solution._replace(row=row.to(start.dtype), steps=steps)
 
 
 def _add_violated(within: Tensor, violation: Tensor) -> int:

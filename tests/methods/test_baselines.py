@@ -23,15 +23,9 @@ FROZEN = ["promptdsi", "rows", "rehearsal", "incdsi", "incdsi*"]
 WHOLE = ["sequential", "dsi++", "multi", "joint"]
 
 
-def made(name: str, backbone: str, **changes: Any) -> Any:
-    kind: Any = methods()[name]
-    params = small.PARAMS | {"backbone": backbone, "fit_row_start": "document", "add_row_start": "document"} | changes
-    return kind(**{key: value for key, value in params.items() if key in kind.__dataclass_fields__})
-
-
 @pytest.fixture(scope="module")
 def d0(backbone: str, corpora: list[Corpus]) -> Any:
-    return made("rows", backbone).fit(corpora[0])
+    return small.method("rows", backbone).fit(corpora[0])
 
 
 @pytest.fixture
@@ -54,18 +48,18 @@ def targets(method: Any, examples: Examples) -> list[str]:
 @pytest.mark.parametrize("name", DSI_METHODS)
 def test_all_begin_from_the_same_d0_and_leave_it_alone(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
     before = tiny.snapshot(d0.model_)
-    method = made(name, backbone, seed=5).begin_from(d0, corpora[0])
+    method = small.method(name, backbone, seed=5).begin_from(d0, corpora[0])
     assert method.search(small.QUERIES, k=50) == d0.search(small.QUERIES, k=50)
     method.add(corpora[1])
     for key, tensor in tiny.snapshot(d0.model_).items():
         assert torch.equal(tensor, before[key]), key
-    with pytest.raises(UsageError, match="max_tokens=12, but D0 was learned with 24"):
-        made(name, backbone, max_tokens=12).begin_from(d0, corpora[0])
+    with pytest.raises(UsageError, match=r"encoding.max_tokens=12, but D0 was learned with 24"):
+        small.method(name, backbone, max_tokens=12).begin_from(d0, corpora[0])
 
 
 @pytest.mark.parametrize("name", DSI_METHODS)
 def test_beginning_from_a_d0_is_the_same_as_learning_it(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
-    learned, taken = made(name, backbone).fit(corpora[0]), made(name, backbone).begin_from(d0, corpora[0])
+    learned, taken = small.method(name, backbone).fit(corpora[0]), small.method(name, backbone).begin_from(d0, corpora[0])
     for method in (learned, taken):
         method.add(corpora[1])
     assert learned.search(small.QUERIES, k=50) == taken.search(small.QUERIES, k=50)
@@ -73,7 +67,7 @@ def test_beginning_from_a_d0_is_the_same_as_learning_it(name: str, backbone: str
 
 @pytest.mark.parametrize("name", FROZEN)
 def test_frozen_methods_change_nothing_old(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
-    method = made(name, backbone).begin_from(d0, corpora[0]).add(corpora[1])
+    method = small.method(name, backbone).begin_from(d0, corpora[0]).add(corpora[1])
     encoder, rows = tiny.snapshot(method.model_.encoder), [block.detach().clone() for block in method.model_.rows.blocks]
     method.add(corpora[2])
     assert all(torch.equal(tensor, encoder[key]) for key, tensor in tiny.snapshot(method.model_.encoder).items())
@@ -82,7 +76,7 @@ def test_frozen_methods_change_nothing_old(name: str, backbone: str, corpora: li
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_whole_model_methods_train_every_weight(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
-    method = made(name, backbone).begin_from(d0, corpora[0])
+    method = small.method(name, backbone).begin_from(d0, corpora[0])
     encoder, rows = tiny.snapshot(method.model_.encoder), method.model_.rows.blocks[0].detach().clone()
     method.add(corpora[1])
     after = tiny.snapshot(method.model_.encoder)
@@ -95,7 +89,7 @@ def test_whole_model_methods_train_every_weight(name: str, backbone: str, corpor
 
 
 def test_sequential_trains_on_the_new_corpus_alone(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
-    method = made("sequential", backbone).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
+    method = small.method("sequential", backbone).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
     assert [set(targets(method, one)) for one in trained_on] == [{d.docid for d in corpus.documents} for corpus in corpora[1:3]]
     assert method.extra_bytes() == 0
 
@@ -103,7 +97,7 @@ def test_sequential_trains_on_the_new_corpus_alone(backbone: str, corpora: list[
 def test_dsi_plus_plus_replays_one_pseudo_query_of_a_share_of_the_earlier_documents(
     backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]
 ) -> None:
-    method = made("dsi++", backbone, replay=0.25, pseudo_queries=3).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
+    method = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
     pseudo = {(one.docid, one.text) for corpus in corpora[:2] for one in training_pairs_of(corpus, pseudo=3, seed=0, annotated=False)}
     for step, examples in enumerate(trained_on, 1):
         earlier = [document.docid for corpus in corpora[:step] for document in corpus.documents]
@@ -112,16 +106,16 @@ def test_dsi_plus_plus_replays_one_pseudo_query_of_a_share_of_the_earlier_docume
     known = {text for _, text in pseudo} | {
         text for _, text in {(o.docid, o.text) for o in training_pairs_of(corpora[2], pseudo=3, seed=0, annotated=False)}
     }
-    assert {one.text for one in method.memory_} == known  # pseudo-queries only, of all corpora so far
-    drawn = made("dsi++", backbone, replay=0.25, pseudo_queries=3, seed=0).begin_from(d0, corpora[0]).rehearsed()
+    assert {pair.text for pair in method.replay_.pairs} == known  # pseudo-queries only, of all corpora so far
+    drawn = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3, seed=0).begin_from(d0, corpora[0]).replayed()
     assert all((one.docid, one.text) in pseudo for one in drawn)
-    assert method.extra_bytes() == sum(len(one.text.encode()) + len(one.docid.encode()) for one in method.memory_)
+    assert method.extra_bytes() == sum(len(pair.text.encode()) + len(pair.docid.encode()) for pair in method.replay_.pairs)
 
 
 def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
     together = union(corpora[1:])
-    multi = made("multi", backbone).begin_from(d0, corpora[0]).add(together)
-    joint = made("joint", backbone).begin_from(d0, corpora[0]).add(together)
+    multi = small.method("multi", backbone).begin_from(d0, corpora[0]).add(together)
+    joint = small.method("joint", backbone).begin_from(d0, corpora[0]).add(together)
     new = {document.docid for document in together.documents}
     assert set(targets(multi, trained_on[0])) == new
     assert set(targets(joint, trained_on[1])) == new | {document.docid for document in corpora[0].documents}
@@ -137,9 +131,9 @@ def test_the_union_of_corpora_holds_each_document_and_query_once(corpora: list[C
 
 
 def test_rehearsal_draws_real_old_queries_and_labels_them_right(backbone: str, corpora: list[Corpus], d0: Any) -> None:
-    method = made("rehearsal", backbone, rehearsed=40).begin_from(d0, corpora[0]).add(corpora[1])
+    method = small.method("rehearsal", backbone, rehearsed=40).begin_from(d0, corpora[0]).add(corpora[1])
     old = method.retention().replay
-    points, labels = old.draw(method.model_.rows, 40, torch.Generator().manual_seed(0))
+    points, labels = old.draw(40, torch.Generator().manual_seed(0))
     asked = [*method.training_pairs(corpora[0]), *method.training_pairs(corpora[1], new=True)]
     vectors = method.encode([one.text for one in asked])
     assert len(old.vectors) == len(asked)
@@ -154,7 +148,7 @@ def test_rehearsal_draws_real_old_queries_and_labels_them_right(backbone: str, c
 def test_a_failed_add_leaves_the_method_as_it_was(
     name: str, backbone: str, corpora: list[Corpus], d0: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = made(name, backbone).begin_from(d0, corpora[0])
+    method = small.method(name, backbone).begin_from(d0, corpora[0])
     before = method.search(small.QUERIES, k=50)
 
     def broken(model: Any, *rest: Any, **keywords: Any) -> Any:
@@ -179,32 +173,34 @@ def test_bm25_finds_a_document_by_its_train_queries_too(corpora: list[Corpus]) -
 
 
 def test_incdsi_rows_solve_the_problem_as_it_is_written(backbone: str, corpora: list[Corpus], d0: Any, tmp_path: Path) -> None:
-    """METHOD 8, written out: the gradient of the objective is zero at each row, documents strictly one after the other."""
-    method = made("incdsi", backbone, weight=0.4, margin_new=0.3, margin_old=0.2, ridge=1e-3).begin_from(d0, corpora[0])
-    present, means = method.model_.rows.blocks[0].detach().double(), method.scale * method.means_.double()
+    """The problem written out: the gradient of the objective is zero at each row, documents strictly one after the other."""
+    method = small.method("incdsi", backbone, weight=0.4, margin_new=0.3, margin_old=0.2, ridge=1e-3).begin_from(d0, corpora[0])
+    present, means = method.model_.rows.blocks[0].detach().double(), method.encoding.scale * method.means_.double()
     asked = method.training_pairs(corpora[1], new=True)
     method.add(corpora[1])
     for document, row in zip(corpora[1].documents, method.model_.rows.blocks[1].detach().double(), strict=True):
         vectors = method.encode([one.text for one in asked if one.docid == document.docid]).double()
-        query = method.scale * vectors.mean(0)
+        query = method.encoding.scale * vectors.mean(0)
         x = row.clone().requires_grad_(True)
         gain = torch.relu((present @ query).max() + 0.3 - query @ x) ** 2
         harm = (torch.relu(means @ x - (present * means).sum(1) + 0.2) ** 2).sum()
         (0.4 * gain + 0.6 * harm + 1e-3 * x @ x).backward()
         assert x.grad is not None and float(x.grad.norm()) < 1e-4 * max(1.0, float(query.norm()) ** 2)
         present, means = torch.cat([present, row[None]]), torch.cat([means, query[None]])
-    assert torch.allclose(method.means_ * method.scale, means.float(), atol=1e-5)
+    assert torch.allclose(method.means_ * method.encoding.scale, means.float(), atol=1e-5)
     assert method.extra_bytes() == 4 * method.means_.numel()
 
 
 def test_incdsi_searches_its_settings_on_held_out_documents(backbone: str, corpora: list[Corpus], d0: Any) -> None:
-    method = made("incdsi", backbone).begin_from(d0, corpora[0])
+    method = small.method("incdsi", backbone).begin_from(d0, corpora[0])
     rows = len(method.model_.rows)
     said = method.search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
     assert len(said["tried"]) == 4 and {one["weight"] for one in said["tried"]} == {0.3}
     best = max(said["tried"], key=lambda one: one["both"])
     assert said["chosen"] == {key: best[key] for key in ("weight", "margin_new", "margin_old", "ridge")}
-    assert (method.weight, method.margin_new) == (0.3, best["margin_new"])
+    assert (method.add_options.weight, method.add_options.margin_new) == (0.3, best["margin_new"])
     assert len(method.model_.rows) == rows == len(method.means_)  # held-out documents are not kept
-    again = made("incdsi", backbone).begin_from(d0, corpora[0]).search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
+    again = (
+        small.method("incdsi", backbone).begin_from(d0, corpora[0]).search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
+    )
     assert again == said

@@ -17,7 +17,8 @@ from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods import dpr
 from promptdsi.methods.bm25 import BM25
-from promptdsi.methods.dpr import DPR, asked_first, learn_towers, ranking_loss, with_hard_negatives
+from promptdsi.methods.dpr import DPR, learn_towers, ranking_loss, tower_pairs, with_hard_negatives
+from promptdsi.methods.options import Training
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training.examples import TrainingPair
@@ -30,7 +31,7 @@ CLOSE: Any = {"atol": 1e-5, "rtol": 1e-4}
 @pytest.fixture(scope="module")
 def learned(corpora: list[Corpus], backbone: str) -> DPR:
     """Not to be changed: tests that add to it load a saved copy."""
-    return DPR(backbone=backbone, fit_epochs=10, fit_lr=5e-3, dropout=0.0, **SMALL).fit(corpora[0])
+    return DPR.from_params(SMALL | {"backbone": backbone, "fit_epochs": 10, "fit_lr": 5e-3, "dropout": 0.0}).fit(corpora[0])
 
 
 def copied(method: DPR, folder: Path) -> DPR:
@@ -64,7 +65,7 @@ def step_of(monkeypatch: pytest.MonkeyPatch, *, dropout: float) -> tuple[Any, dp
         return TrainingLog()
 
     monkeypatch.setattr(dpr, "train", hold)
-    learn_towers(towers, triples, passages, ranking_loss(), 0.1, Plan(1))
+    learn_towers(towers, triples, passages, ranking_loss(), Training(epochs=1, lr=0.1, row_lr=0.0, schedule="constant"), Plan(1))
     return held[0], towers, triples, passages
 
 
@@ -88,8 +89,8 @@ def test_running_layers_twice_changes_no_gradient(monkeypatch: pytest.MonkeyPatc
     """The dropped states too are the same the second time."""
     step, towers, _, _ = step_of(monkeypatch, dropout=0.3)
     found = []
-    for most in (dpr.TOKENS_KEPT, 0):
-        monkeypatch.setattr(dpr, "TOKENS_KEPT", most)
+    for most in (dpr.STORED_TOKENS, 0):
+        monkeypatch.setattr(dpr, "STORED_TOKENS", most)
         towers.queries.zero_grad()
         towers.documents.zero_grad()
         torch.manual_seed(5)
@@ -102,7 +103,7 @@ def test_running_layers_twice_changes_no_gradient(monkeypatch: pytest.MonkeyPatc
 
 def test_hard_negatives_are_the_best_other_documents(corpora: list[Corpus]) -> None:
     corpus = corpora[0]
-    asked = asked_first(corpus, pseudo=1, seed=0)
+    asked = tower_pairs(corpus, pseudo=1, seed=0)
     docids = [document.docid for document in corpus.documents]
     found = with_hard_negatives(corpus, asked, count=2)
     assert found.shape == (len(asked), 3)
@@ -121,21 +122,21 @@ def test_a_second_right_answer_is_no_hard_negative() -> None:
     assert with_hard_negatives(corpus, asked, count=0).tolist() == [[0], [2], [3]]
 
 
-def test_annotated_queries_come_first_and_pseudo_queries_stand_in(corpora: list[Corpus]) -> None:
+def test_pseudo_queries_are_used_where_no_query_is_annotated(corpora: list[Corpus]) -> None:
     texts = {query.queryid: query.text for query in corpora[0].queries}
     expected = [TrainingPair(texts[one.queryid], one.docid) for one in corpora[0].qrels["train"] if one.score > 0]
-    assert asked_first(corpora[0], pseudo=1, seed=0) == expected
+    assert tower_pairs(corpora[0], pseudo=1, seed=0) == expected
     pseudo = [Query(f"q{number}", "what else", "pseudo") for number in range(3)]
     documents = corpora[0].documents[:3]
     qrels = {"train": [Judgement(query.queryid, document.docid) for query, document in zip(pseudo, documents, strict=True)]}
     corpus = Corpus(documents, pseudo, qrels)
-    assert asked_first(corpus, pseudo=1, seed=0) == [TrainingPair("what else", document.docid) for document in documents]
+    assert tower_pairs(corpus, pseudo=1, seed=0) == [TrainingPair("what else", document.docid) for document in documents]
     one_annotated = Corpus(documents, [*pseudo, Query("q", "who")], {"train": [*qrels["train"], Judgement("q", documents[1].docid)]})
-    assert asked_first(one_annotated, pseudo=1, seed=0) == [TrainingPair("who", documents[1].docid)]
+    assert tower_pairs(one_annotated, pseudo=1, seed=0) == [TrainingPair("who", documents[1].docid)]
 
 
 def test_towers_start_equal_and_training_parts_them_and_helps(corpora: list[Corpus], backbone: str, learned: DPR) -> None:
-    fresh = DPR(backbone=backbone, fit_epochs=0, **SMALL).fit(corpora[0])
+    fresh = DPR.from_params(SMALL | {"backbone": backbone, "fit_epochs": 0}).fit(corpora[0])
     assert not tiny.snapshot(fresh.model_.encoder).keys() ^ fresh.tensors().keys()
     for name, weight in fresh.tensors().items():
         assert torch.equal(weight, fresh.model_.encoder.state_dict()[name])
@@ -145,7 +146,7 @@ def test_towers_start_equal_and_training_parts_them_and_helps(corpora: list[Corp
         assert not torch.equal(weight, other) and not torch.equal(weight, start) and not torch.equal(other, start), name
     (log,) = learned.logs_
     assert np.mean(log.losses[-11:]) < 0.5 * np.mean(log.losses[:11])  # eleven steps an epoch
-    asked = asked_first(corpora[0], pseudo=1, seed=0)
+    asked = tower_pairs(corpora[0], pseudo=1, seed=0)
     before, after = (method.ranks([one.text for one in asked], [one.docid for one in asked]) for method in (fresh, learned))
     assert (before <= 1).mean() < 0.2 and (after <= 1).mean() > 0.8
 
@@ -178,13 +179,13 @@ def test_what_is_loaded_searches_and_adds_alike(corpora: list[Corpus], learned: 
 
 def test_what_cannot_be_done_is_said(corpora: list[Corpus], backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="hard_negatives=-1 is less than 0"):
-        DPR(**SMALL | {"backbone": backbone, "hard_negatives": -1}).fit(corpora[0])
+        DPR.from_params(SMALL | {"backbone": backbone, "hard_negatives": -1}).fit(corpora[0])
     with pytest.raises(UsageError, match=r"max_tokens=65, passage_tokens=40 but the backbone .* reads 3 to 64"):
-        DPR(**SMALL | {"backbone": backbone, "max_tokens": 65}).fit(corpora[0])
+        DPR.from_params(SMALL | {"backbone": backbone, "max_tokens": 65}).fit(corpora[0])
     for module in ("sentence_transformers", "sentence_transformers.sentence_transformer.losses"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(PromptDSIError, match=r"pip install 'promptdsi\[dpr\]'"):
-        DPR(**SMALL | {"backbone": backbone}).fit(corpora[0])
+        DPR.from_params(SMALL | {"backbone": backbone}).fit(corpora[0])
     monkeypatch.setattr(dpr, "join", lambda: type("World", (), {"size": 2}))
     with pytest.raises(UsageError, match="without torchrun"):
-        DPR(**SMALL | {"backbone": backbone}).fit(corpora[0])
+        DPR.from_params(SMALL | {"backbone": backbone}).fit(corpora[0])

@@ -6,12 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from promptdsi.training.standins import find_stand_ins
 from torch import nn
 
 from promptdsi.engine.row_table import RowTable
 from promptdsi.model import rows as rows_module
-from promptdsi.model.arrays import unit
 from promptdsi.model.rows import Rows
 from promptdsi.training import objectives
 from promptdsi.training.examples import mean_by_row
@@ -98,7 +96,7 @@ def test_chunked_softmax_equals_plain_softmax_in_value_and_gradient(
     chunk: int, keep: int, deleted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_module, "CHUNK", chunk)
-    monkeypatch.setattr(objectives, "KEEP_SCORES", keep)
+    monkeypatch.setattr(objectives, "STORED_SCORES", keep)
     rows = made(5, 3, 4)
     if deleted:
         rows.delete([rows.docids[1], rows.docids[9]])
@@ -202,7 +200,7 @@ def test_old_rows_as_one_number_give_the_same_loss_and_gradient() -> None:
 def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest tensor the softmax makes is B × CHUNK, and many queries are taken a few at a time."""
     monkeypatch.setattr(rows_module, "CHUNK", 1000)
-    monkeypatch.setattr(objectives, "KEEP_SCORES", 0)
+    monkeypatch.setattr(objectives, "STORED_SCORES", 0)
     largest = 0
     scores = objectives._scores
 
@@ -220,22 +218,6 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
     largest = 0
     log_sum_over(torch.randn(5000, 4), rows, 1)
     assert largest == rows_module.QUERIES_AT_ONCE * 1000
-
-
-def test_stand_ins_lie_between_a_new_row_and_a_near_old_one() -> None:
-    rows = made(40, 5, width=8)
-    rows.delete([rows.docids[0]])
-    places = find_stand_ins(rows, neighbours=3, lowest=0.5, highest=0.9)
-    assert places is not None and places.neighbours.shape == (5, 3) and 0 not in places.neighbours
-    similarity = unit(rows.blocks[1]) @ unit(rows.blocks[0]).T
-    similarity[:, 0] = -2
-    assert torch.equal(places.neighbours, similarity.topk(3, 1).indices)
-    points, old = places.draw(rows, 200, torch.Generator().manual_seed(0))
-    assert torch.allclose(points.norm(dim=1), torch.ones(200))
-    # Each lies in the plane of its old row and some new one, nearer the old: cos(point, old) ≥ cos(point, any new).
-    to_old = (points * unit(rows.blocks[0])[old]).sum(1)
-    assert (to_old >= (points @ unit(rows.blocks[1]).T).max(1).values - 0.35).all() and (to_old > 0.5).all()
-    assert find_stand_ins(made(5)) is None
 
 
 def test_mean_by_row() -> None:

@@ -25,18 +25,18 @@ def main(output: Path, backbone: str) -> None:
     changes = {"encoding": {"dropout": 0.0, "document_tokens": 48, "max_tokens": 32}, "fit": {"row_init": "random", "batch_size": BATCH}}
     method = PromptDSI.from_params(merge_params(PRESETS["best"], changes, {"device": "cpu"}))
     method.start(load_backbone(backbone, offline=True))
-    method.model_.rows.grow([d.docid for d in corpus.documents], method.row_start(corpus, "random", length=1.0))
+    method.model_.rows.grow([d.docid for d in corpus.documents], method.initial_rows(corpus, "random", norm=1.0))
     asked = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
     examples = tokenize_pairs(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
     first: dict[str, torch.Tensor] = {}
-    check = training._check
+    check = training._check_finite
 
     def watch(tensors: dict[str, torch.Tensor], kind: str, number: int) -> None:
         if kind == "gradient" and number == 0:
             first.update({name: local(tensor).clone() for name, tensor in tensors.items()})
         check(tensors, kind, number)
 
-    training._check = watch
+    training._check_finite = watch
     rates = stages.Rates(5e-5, 1e-3, 0.0, 0.01, 0.0)
     log = stages.learn_everything(method.model_, examples, method.tokenizer_, rates, training.Plan(1, BATCH))
     rows = first.pop("rows")

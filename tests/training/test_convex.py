@@ -14,9 +14,9 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from promptdsi.training import convex
-from promptdsi.training.convex import RowSolver, Settings, Solved, checked, solve_row
+from promptdsi.training.convex import ConvexSettings, RowSolver, Solution, check_settings, solve_row
 
-USUAL = Settings(weight=0.4, margin_new=0.5, margin_old=0.2, ridge=1e-4)
+USUAL = ConvexSettings(weight=0.4, margin_new=0.5, margin_old=0.2, ridge=1e-4)
 
 
 class Task(NamedTuple):
@@ -42,14 +42,14 @@ def made(present: int, coming: int, width: int, *, per_document: int = 3, norm: 
     return Task(scaled(means[:present] + 0.3 * norm * drawn(present, width) / width**0.5), means[:present], queries)
 
 
-def value(row: Tensor, queries: Tensor, best: Tensor, means: Tensor, own: Tensor, settings: Settings) -> Tensor:
+def value(row: Tensor, queries: Tensor, best: Tensor, means: Tensor, own: Tensor, settings: ConvexSettings) -> Tensor:
     """The objective as it is written in the paper."""
     found = (best + settings.margin_new - queries @ row).clamp(min=0).square().sum()
     kept = (means @ row - own + settings.margin_old).clamp(min=0).square().sum()
     return settings.weight * found + (1 - settings.weight) * kept + settings.ridge * row.square().sum()
 
 
-def gradient(row: Tensor, *problem: Tensor, settings: Settings) -> Tensor:
+def gradient(row: Tensor, *problem: Tensor, settings: ConvexSettings) -> Tensor:
     row = row.clone().requires_grad_()
     queries, best, means, own = problem
     return torch.autograd.grad(value(row, queries, best, means, own, settings), row)[0]
@@ -60,12 +60,12 @@ def problem_of(task: Task, document: int = 0) -> tuple[Tensor, Tensor, Tensor, T
     return queries, (queries @ task.rows.T).amax(1), task.means, (task.rows * task.means).sum(1)
 
 
-def solved(task: Task, settings: Settings, start: Tensor | None = None) -> Solved:
+def solved(task: Task, settings: ConvexSettings, start: Tensor | None = None) -> Solution:
     return solve_row(*problem_of(task), settings, torch.zeros(task.rows.shape[1], dtype=torch.float64) if start is None else start)
 
 
 settings_anywhere = st.builds(
-    Settings,
+    ConvexSettings,
     weight=st.floats(0.05, 0.95),
     margin_new=st.floats(0, 8),
     margin_old=st.floats(0, 8),
@@ -83,7 +83,7 @@ tasks = st.builds(
 
 
 @given(tasks, settings_anywhere)
-def test_no_generic_solver_finds_a_better_row(task: Task, settings: Settings) -> None:
+def test_no_generic_solver_finds_a_better_row(task: Task, settings: ConvexSettings) -> None:
     found = solved(task, settings)
     problem = problem_of(task)
     assert found.loss == pytest.approx(float(value(found.row, *problem, settings)), rel=1e-9)
@@ -102,7 +102,7 @@ def test_no_generic_solver_finds_a_better_row(task: Task, settings: Settings) ->
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_generic_solver_finds_the_same_row(seed: int) -> None:
-    task, settings = made(60, 1, 8, seed=seed), Settings(weight=0.3, margin_new=1.0, margin_old=0.5, ridge=1e-2)
+    task, settings = made(60, 1, 8, seed=seed), ConvexSettings(weight=0.3, margin_new=1.0, margin_old=0.5, ridge=1e-2)
     problem = problem_of(task)
     generic = minimize(
         lambda row: float(value(torch.from_numpy(row), *problem, settings)),
@@ -115,7 +115,7 @@ def test_a_generic_solver_finds_the_same_row(seed: int) -> None:
 
 
 @given(tasks, settings_anywhere)
-def test_the_problem_is_flat_at_the_solution_and_no_start_leads_elsewhere(task: Task, settings: Settings) -> None:
+def test_the_problem_is_flat_at_the_solution_and_no_start_leads_elsewhere(task: Task, settings: ConvexSettings) -> None:
     problem = problem_of(task)
     found = solved(task, settings)
     size = float(task.means.norm(dim=1).max()) * (float(problem[3].abs().max()) + settings.margin_old + settings.margin_new)
@@ -126,9 +126,11 @@ def test_the_problem_is_flat_at_the_solution_and_no_start_leads_elsewhere(task: 
     torch.testing.assert_close(far.row, found.row, atol=1e-4 * float(found.row.norm()), rtol=0)
 
 
-@pytest.mark.parametrize("settings", [Settings(0.5, 8, 8, 1e-10), Settings(0.05, 1, 8, 1e-3), Settings(0.95, 8, 0.1, 1e-6)])
+@pytest.mark.parametrize(
+    "settings", [ConvexSettings(0.5, 8, 8, 1e-10), ConvexSettings(0.05, 1, 8, 1e-3), ConvexSettings(0.95, 8, 0.1, 1e-6)]
+)
 @pytest.mark.parametrize("common", [0.0, 1.0])
-def test_wide_problems_with_large_margins_are_solved_too(settings: Settings, common: float) -> None:
+def test_wide_problems_with_large_margins_are_solved_too(settings: ConvexSettings, common: float) -> None:
     """Without a common direction the wishes contradict each other, and more hinges are active than the row has numbers."""
     task = made(400, 1, 64)
     means = torch.nn.functional.normalize(task.means - (1 - common) * task.means.mean(0), dim=1)
@@ -140,7 +142,7 @@ def test_wide_problems_with_large_margins_are_solved_too(settings: Settings, com
 
 
 def test_copies_of_one_document_do_not_make_the_problem_singular() -> None:
-    task, settings = made(40, 1, 30, norm=10), Settings(0.5, 8, 8, 1e-10)
+    task, settings = made(40, 1, 30, norm=10), ConvexSettings(0.5, 8, 8, 1e-10)
     copied = Task(task.rows.repeat(5, 1), task.means.repeat(5, 1), task.queries)
     found = solved(copied, settings)
     assert found.loss == pytest.approx(solved(copied, settings, task.means[0]).loss, rel=1e-9)
@@ -157,23 +159,23 @@ def test_the_order_of_the_old_documents_does_not_matter() -> None:
 def test_when_no_hinge_is_active_only_the_ridge_speaks() -> None:
     queries, means = torch.eye(3)[:1], torch.eye(3)[1:]
     # Nothing to beat (−2 + 1 < 0) and old documents far ahead of any small row: zero is best.
-    found = solve_row(queries, torch.tensor([-2.0]), means, torch.tensor([5.0, 5.0]), Settings(0.5, 1, 1, 1e-3), torch.ones(3))
+    found = solve_row(queries, torch.tensor([-2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 1e-3), torch.ones(3))
     assert found.row.tolist() == pytest.approx([0, 0, 0], abs=1e-12) and found.loss == pytest.approx(0, abs=1e-20)
     # One query, no conflict: λ(a + m1 − x)² + μx² is least at x = λ(a + m1) / (λ + μ) = 0.5 · 3 / 0.75 = 2.
-    found = solve_row(queries, torch.tensor([2.0]), means, torch.tensor([5.0, 5.0]), Settings(0.5, 1, 1, 0.25), torch.ones(3))
+    found = solve_row(queries, torch.tensor([2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 0.25), torch.ones(3))
     assert found.row.tolist() == pytest.approx([2, 0, 0], abs=1e-6) and found.row.dtype == torch.float32
     assert found.loss == pytest.approx(0.5 * 1 + 0.25 * 4)
 
 
 def test_many_hinges_and_few_make_the_same_newton_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round takes in all or a few; the end is the same."""
-    task, settings = made(200, 1, 12), Settings(0.5, 2, 2, 1e-6)
+    task, settings = made(200, 1, 12), ConvexSettings(0.5, 2, 2, 1e-6)
     few = solved(task, settings)
     monkeypatch.setattr(convex, "FIRST", 1000)
     torch.testing.assert_close(solved(task, settings).row, few.row, atol=1e-9, rtol=1e-9)
 
 
-def from_scratch(task: Task, settings: Settings, deleted: Tensor | None = None) -> Tensor:
+def from_scratch(task: Task, settings: ConvexSettings, deleted: Tensor | None = None) -> Tensor:
     """Add documents one by one, everything computed anew each time."""
     live = torch.ones(len(task.rows), dtype=torch.bool) if deleted is None else ~deleted
     rows, means = task.rows[live], task.means[live]
@@ -192,7 +194,7 @@ def test_adding_a_corpus_equals_adding_its_documents_one_by_one_from_scratch(mon
     torch.testing.assert_close(together.add_all(task.queries), expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(RowSolver(task.rows, task.means, USUAL).add_all(task.queries, expected), expected, atol=1e-9, rtol=1e-9)
     single = RowSolver(task.rows, task.means, USUAL)
-    one_by_one = torch.stack([single.add(queries).row for queries in task.queries])
+    one_by_one = torch.stack([single.add_all([queries])[0] for queries in task.queries])
     torch.testing.assert_close(one_by_one, expected, atol=1e-9, rtol=1e-9)
     assert len(single) == len(together) == 162
 
@@ -208,7 +210,7 @@ def test_a_second_corpus_sees_the_first_and_leaves_it_alone() -> None:
     assert torch.equal(first, kept) and torch.equal(solver._rows[:80], task.rows) and torch.equal(solver._rows[80:86], first)
 
 
-def test_dead_documents_take_no_part() -> None:
+def test_deleted_documents_take_no_part() -> None:
     task = made(90, 5, 10)
     deleted = torch.zeros(90, dtype=torch.bool)
     deleted[::3] = True
@@ -261,7 +263,7 @@ def test_passes_come_to_rest_unless_two_documents_want_the_same_queries() -> Non
 
 
 def test_an_empty_index_has_nothing_to_beat() -> None:
-    solver = RowSolver(torch.zeros(0, 3), torch.zeros(0, 3), Settings(0.5, 1, 0, 1e-6))
+    solver = RowSolver(torch.zeros(0, 3), torch.zeros(0, 3), ConvexSettings(0.5, 1, 0, 1e-6))
     rows = solver.add_all([torch.eye(3)[:1], torch.eye(3)[1:]])
     assert rows[0].tolist() == [0, 0, 0] and rows.dtype == torch.float32
     assert rows[1].tolist() == pytest.approx([0, 1, 1], abs=1e-5)  # margin_new ahead of the first on both its queries
@@ -278,11 +280,15 @@ def test_an_empty_index_has_nothing_to_beat() -> None:
         (USUAL._replace(margin_new=float("nan")), "margins"),
     ],
 )
-def test_settings_that_make_no_convex_problem_are_refused(settings: Settings, problem: str) -> None:
-    for call in (checked, lambda given: RowSolver(torch.eye(2), torch.eye(2), given), lambda given: solved(made(3, 1, 2), given)):
+def test_settings_that_make_no_convex_problem_are_refused(settings: ConvexSettings, problem: str) -> None:
+    for call in (
+        check_settings,
+        lambda given: RowSolver(torch.eye(2), torch.eye(2), given),
+        lambda given: solved(made(3, 1, 2), given),
+    ):
         with pytest.raises(ValueError, match=problem):
             call(settings)
-    assert checked(USUAL) is USUAL
+    assert check_settings(USUAL) is USUAL
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
@@ -294,7 +300,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     assert len(solver) == 3
     for broken in (torch.nan, torch.inf):
         with pytest.raises(ValueError, match="NaN or infinity"):
-            solver.add(torch.full((1, 3), broken))
+            solver.add_all([torch.full((1, 3), broken)])
         with pytest.raises(ValueError, match="NaN or infinity"):
-            RowSolver(torch.eye(3), torch.full((3, 3), broken), USUAL).add(torch.ones(1, 3))
+            RowSolver(torch.eye(3), torch.full((3, 3), broken), USUAL).add_all([torch.ones(1, 3)])
     assert len(solver) == 3

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from promptdsi.training.standins import find_stand_ins
 from torch import Tensor, nn
 
+from promptdsi.model.arrays import unit
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import stages
@@ -67,7 +67,7 @@ def test_a_step_with_prompts(name: str, scope: str, monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(captured.loss, expected, **CLOSE)
     prompts, rows = captured.groups
     assert (prompts.lr, prompts.decay, prompts.lazy) == (0.03, 0.0, True)
-    assert set(prompts.named) == {f"prompts.{n}" for n, p in model.strategy.named_parameters() if p.requires_grad}
+    assert set(prompts.named) == {f"prompts.{n}" for n, p in model.prompt_pool.named_parameters() if p.requires_grad}
     assert (rows.lr, rows.decay, list(rows.named)) == (0.02, 0.5, ["rows"]) and rows.named["rows"] is model.rows.blocks[-1]
     if name in ("l2p", "s++"):
         assert encoded.selection.loss.item() > 0
@@ -100,44 +100,31 @@ def test_a_step_on_rows_alone(scope: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert (rows.lr, rows.decay) == (0.02, 0.5)
 
 
+class FixedReplay:
+    """Two old queries, drawn in turn."""
+
+    vectors, targets = unit(torch.arange(16.0).reshape(2, tiny.WIDTH) - 5), torch.tensor([1, 3])
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        numbers = torch.arange(count) % 2
+        return self.vectors[numbers], self.targets[numbers]
+
+
 @pytest.mark.parametrize("name", ["none", "l2p"])
-def test_stand_ins_add_their_own_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_queries_add_their_own_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.begun(name, scale=2.0)
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
     losses = []
-    for retention in (RetentionLoss(), RetentionLoss(replay=find_stand_ins(model.rows), drawn=8, weight=0.5)):
+    for retention in (RetentionLoss(), RetentionLoss(replay=FixedReplay(), replay_size=8, weight=0.5)):
         if name == "none":
             learn_rows(model, data, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
         else:
-            kept = lower_states(model, data.ids, TOKENIZER)
-            learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
+            states = lower_states(model, data.ids, TOKENIZER)
+            learn_prompts(model, data, states, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
         losses.append(captured.loss.detach())
-    places = find_stand_ins(model.rows)
-    assert places is not None
-    points, old = places.draw(model.rows, 8, torch.Generator().manual_seed(4))
-    assert (old < 5).all()
-    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(points, model, old, 4.5), **CLOSE)
-
-
-def test_stand_ins_are_never_of_deleted_rows_even_if_few_are_left() -> None:
-    model = tiny.begun("none")
-    model.rows.delete(["a", "c", "n0"])
-    places = find_stand_ins(model.rows)
-    assert places is not None and set(places.neighbours.flatten().tolist()) == {1, 4}
-    model.rows.delete(["b", "m0"])
-    assert find_stand_ins(model.rows) is None
-
-
-def test_a_stand_in_is_the_unit_vector_between_the_rows_themselves() -> None:
-    model = tiny.begun("none")
-    places = find_stand_ins(model.rows, neighbours=1, lowest=0.7, highest=0.7)
-    assert places is not None
-    points, old = places.draw(model.rows, 30, torch.Generator().manual_seed(0))
-    everything = torch.cat([block.detach() for block in model.rows.blocks])
-    for point, number in zip(points, old, strict=True):
-        between = [nn.functional.normalize(0.7 * everything[number] + 0.3 * new, dim=0) for new in everything[5:]]
-        assert any(torch.allclose(point, one, atol=1e-5) for one in between)
+    vectors, old = FixedReplay().draw(8, torch.Generator())
+    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(vectors, model, old, 4.5), **CLOSE)
 
 
 def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +160,7 @@ def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() ->
     assert torch.equal(plain, first) and torch.equal(first, again)
     assert not torch.equal(other, plain[:2]) and not torch.equal(anew, plain)
     took = next(iter(known.vectors.values()))[1]
-    assert known.spared == took <= counted
+    assert known.seconds_saved == took <= counted
 
 
 @pytest.mark.parametrize("selection", ["single", "two-pass"])

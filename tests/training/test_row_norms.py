@@ -8,12 +8,12 @@ import pytest
 import small
 import tiny
 import torch
-from promptdsi.training.lengths import LONGEST, NEIGHBOURS, SHORTEST, fitted_lengths
 
 from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.arrays import unit
+from promptdsi.training.row_norms import LARGEST, NEIGHBORS, SMALLEST, fitted_norms
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
 from promptdsi.training.training import Plan
 
@@ -26,7 +26,7 @@ def closeness(new: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torc
     """Mean cosine of the nearest rows, and the nearest one's, a row's own left out; written independently."""
     mean, first = [], []
     for one in new:
-        cosines = sorted((float(one @ other) for other in rows if not torch.equal(one, other)), reverse=True)[:NEIGHBOURS]
+        cosines = sorted((float(one @ other) for other in rows if not torch.equal(one, other)), reverse=True)[:NEIGHBORS]
         mean.append(sum(cosines) / len(cosines))
         first.append(cosines[0])
     return torch.tensor(mean), torch.tensor(first)
@@ -37,26 +37,26 @@ def test_a_rule_that_d0s_rows_follow_is_found_and_applied() -> None:
     mean, first = closeness(old, old)
     rows = (1.4 - 0.5 * mean + 0.2 * first)[:, None] * old
     mean, first = closeness(new, old)
-    assert torch.allclose(fitted_lengths(rows, 7 * new, otherwise=9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
+    assert torch.allclose(fitted_norms(rows, 7 * new, default=9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
 
 
 def test_rows_of_equal_length_give_new_ones_that_length() -> None:
-    assert torch.allclose(fitted_lengths(1.3 * directions(50, 0), directions(9, 1), otherwise=9.0), torch.tensor(1.3), atol=1e-5)
+    assert torch.allclose(fitted_norms(1.3 * directions(50, 0), directions(9, 1), default=9.0), torch.tensor(1.3), atol=1e-5)
 
 
 def test_purged_rows_take_no_part() -> None:
     old, new = directions(60, 0), directions(9, 1)
     rows = torch.cat([old, torch.zeros(20, 12)])
-    assert torch.allclose(fitted_lengths(rows, new, otherwise=9.0), fitted_lengths(old, new, otherwise=9.0))
+    assert torch.allclose(fitted_norms(rows, new, default=9.0), fitted_norms(old, new, default=9.0))
 
 
 def test_a_rule_of_few_rows_cannot_run_away() -> None:
     generator = torch.Generator().manual_seed(3)
     wild = directions(11, 0) * (0.01 + 100 * torch.rand(11, 1, generator=generator))
-    found, mean = fitted_lengths(wild, directions(200, 1), otherwise=9.0), wild.norm(dim=1).mean()
-    assert bool((found >= 0.999 * SHORTEST * mean).all()) and bool((found <= 1.001 * LONGEST * mean).all())
-    for few in (wild[: 2 * NEIGHBOURS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
-        assert torch.equal(fitted_lengths(few, directions(3, 1), otherwise=1.1), torch.full((3, 1), 1.1))
+    found, mean = fitted_norms(wild, directions(200, 1), default=9.0), wild.norm(dim=1).mean()
+    assert bool((found >= 0.999 * SMALLEST * mean).all()) and bool((found <= 1.001 * LARGEST * mean).all())
+    for few in (wild[: 2 * NEIGHBORS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
+        assert torch.equal(fitted_norms(few, directions(3, 1), default=1.1), torch.full((3, 1), 1.1))
 
 
 def learned(retention: RetentionLoss, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,7 +71,7 @@ def learned(retention: RetentionLoss, *, lr: float = 0.05) -> tuple[torch.Tensor
 
 
 def test_each_row_keeps_the_length_it_started_with() -> None:
-    before, after = learned(RetentionLoss(hold_length=True))
+    before, after = learned(RetentionLoss(fix_row_norm=True))
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-5)
     assert len(before.norm(dim=1).unique()) > 1 and not torch.allclose(after, before, atol=1e-2)
     before, after = learned(RetentionLoss())
@@ -81,7 +81,7 @@ def test_each_row_keeps_the_length_it_started_with() -> None:
 def test_an_anchor_holds_rows_near_where_they_started_the_more_the_stronger() -> None:
     moved = []
     for anchor in (0.0, 1.0, 30.0):
-        before, after = learned(RetentionLoss(hold_length=True, anchor=anchor), lr=0.01)
+        before, after = learned(RetentionLoss(fix_row_norm=True, anchor_weight=anchor), lr=0.01)
         moved.append(float((unit(after) - unit(before)).norm(dim=1).mean()))
     assert moved[0] > moved[1] > moved[2]
 
@@ -89,11 +89,11 @@ def test_an_anchor_holds_rows_near_where_they_started_the_more_the_stronger() ->
 @pytest.mark.parametrize("kind", [PromptDSI, RowsOnly])
 @pytest.mark.parametrize("rule", ["mean", "fitted"])
 def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: str, corpora: list[Corpus]) -> None:
-    start = {"fit_row_start": "document", "add_row_start": "document", "hold_row_length": True}
-    params = small.PARAMS | start | {"backbone": backbone, "row_lengths": rule, "new_row_length": 0.9, "stand_ins": 0}
-    method = kind(**params).fit(corpora[0])
+    start = {"fit.row_init": "document", "add.row_init": "document", "rows.fix_row_norm": True}
+    params = small.PARAMS | start | {"backbone": backbone, "rows.row_norm": rule, "rows.row_norm_scale": 0.9}
+    method = kind.from_params(params).fit(corpora[0])
     documents = method.document_vectors(corpora[1])
     rows = method.model_.rows.blocks[0].detach()
     method.add(corpora[1])
-    wanted = fitted_lengths(rows, documents, otherwise=method.row_length_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    wanted = fitted_norms(rows, documents, default=method.row_norm_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
     assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * wanted, rtol=1e-4)

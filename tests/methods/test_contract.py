@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ from all_strategies import ALL
 from promptdsi import Corpus
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
-from promptdsi.methods.base import Method
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.model.arrays import unit
@@ -31,24 +31,15 @@ REHEARSAL_FREE = [
 ]
 
 
-def made(name: str, backbone: str, **changes: Any) -> Method:
-    from dataclasses import fields
-
-    kind: Any = methods()[name]
-    known = {field.name for field in fields(kind) if field.init}
-    params = small.PARAMS | {"backbone": backbone, "fit_row_start": "document", "add_row_start": "document"} | changes
-    return kind(**{key: value for key, value in params.items() if key in known})  # type: ignore[no-any-return]
-
-
 def test_methods_are_found_by_their_files() -> None:
     assert {"promptdsi", "rows", "dense", "bm25"} <= set(methods())
 
 
 @pytest.mark.parametrize("name", methods())
 def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path: Path, no_network: None) -> None:
-    method: Any = made(name, backbone)
+    method: Any = small.method(name, backbone)
     assert not [key for key in vars(method) if key.endswith("_")]  # a constructor stores and stops
-    assert type(method)(**method.get_params()) == method
+    assert type(method).from_params(json.loads(json.dumps(method.get_params()))) == method
     assert method.fit(corpora[0]) is method
     seen = [document.docid for document in corpora[0].documents]
     before = method.search(QUERIES, k=100)
@@ -70,7 +61,7 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
     again = type(method).load(tmp_path / "saved")
     assert again.search(QUERIES, k=100) == results and again.get_params() == method.get_params()
     again.add(corpora[2])
-    twin: Any = made(name, backbone)
+    twin: Any = small.method(name, backbone)
     twin.fit(corpora[0]).add(corpora[1])
     assert twin.search(QUERIES, k=100) == results  # same seed, same bits
     assert twin.fit(corpora[0]).search(QUERIES, k=100) == before  # a second fit starts again
@@ -86,7 +77,7 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
 def test_rehearsal_free_methods_hold_no_text_of_an_earlier_corpus(
     name: str, changes: dict[str, Any], backbone: str, corpora: list[Corpus], tmp_path: Path
 ) -> None:
-    method: Any = made(name, backbone, **changes)
+    method: Any = small.method(name, backbone, **changes)
     method.fit(corpora[0]).add(corpora[1])
     held = reachable(method)
     texts = {text for corpus in corpora[:2] for document in corpus.documents for text in (document.text, document.title)}
@@ -101,7 +92,7 @@ def test_rehearsal_free_methods_hold_no_text_of_an_earlier_corpus(
 def test_rehearsal_free_methods_hold_no_vector_of_an_old_query(
     name: str, changes: dict[str, Any], backbone: str, corpora: list[Corpus]
 ) -> None:
-    method: Any = made(name, backbone, **changes)
+    method: Any = small.method(name, backbone, **changes)
     method.fit(corpora[0])
     old = query_vectors(method, corpora[0])
     method.add(corpora[1])
@@ -117,7 +108,7 @@ def query_vectors(method: Any, corpus: Corpus) -> torch.Tensor:
     texts = [one.text for one in asked]
     vectors = method.encode(texts, prompted=False)
     if isinstance(method, PromptDSI):
-        ids = method.tokenizer_.encode(texts, max_tokens=method.max_tokens).ids
+        ids = method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).ids
         vectors = torch.cat([vectors, selection_vectors(method.model_, ids, method.tokenizer_)])
     return vectors  # type: ignore[no-any-return]
 
@@ -209,8 +200,9 @@ def test_dense_is_the_backbone_as_it_is(backbone: str, corpora: list[Corpus]) ->
     from transformers import AutoModel
 
     from promptdsi.methods.dense import Dense
+    from promptdsi.methods.options import Encoding
 
-    method = Dense(backbone=backbone, document_tokens=60, device="cpu", offline=True).fit(corpora[0])
+    method = Dense(backbone=backbone, encoding=Encoding(max_tokens=64, document_tokens=60), device="cpu", offline=True).fit(corpora[0])
     model = AutoModel.from_pretrained(backbone).eval()
 
     def vector(text: str) -> Any:

@@ -18,6 +18,7 @@ from all_strategies import ALL, PROMPTED
 from promptdsi import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.methods.options import merge_params, nest_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.arrays import unit
 from promptdsi.training import stages
@@ -44,19 +45,17 @@ def quick(backbone: str) -> dict[str, Any]:
     """The preset `best`, cut short."""
     changes = {
         "backbone": backbone,
-        "fit_epochs": 2,
-        "add_epochs": 2,
+        "fit": {"epochs": 2, "batch_size": 32},
+        "add": {"epochs": 2, "batch_size": 32},
         "pseudo_queries": 1,
-        "max_tokens": 24,
-        "document_tokens": 48,
-        "stand_ins": 16,
+        "encoding": {"max_tokens": 24, "document_tokens": 48},
     }
-    return PRESETS["best"] | changes | {"device": "cpu", "offline": True, "batch_size": 32}
+    return merge_params(PRESETS["best"], changes, {"device": "cpu", "offline": True})
 
 
 def made(quick: dict[str, Any], name: str, **changes: Any) -> PromptDSI:
     options = {} if name == "none" else {"prompt_length": 4}
-    return PromptDSI(**(quick | {"prompts": name, "prompt_options": options} | changes))
+    return PromptDSI.from_params(merge_params(quick, {"prompts": name, "prompt_options": options}, nest_params(changes)))
 
 
 def asked(corpus: Corpus, split: str = "test") -> tuple[list[str], list[str]]:
@@ -68,7 +67,7 @@ def asked(corpus: Corpus, split: str = "test") -> tuple[list[str], list[str]]:
 def test_the_contract(name: str, quick: dict[str, Any], stream: list[Corpus], tmp_path: Path, no_network: None) -> None:
     method = made(quick, name)
     assert not hasattr(method, "model_")  # a constructor stores and stops
-    assert PromptDSI(**method.get_params()) == method
+    assert PromptDSI.from_params(method.get_params()) == method
     assert method.fit(stream[0]) is method
     encoder, rows = tiny.snapshot(method.model_.encoder), method.model_.rows.blocks[0].detach().clone()
     earlier: dict[str, torch.Tensor] = {}
@@ -149,17 +148,18 @@ def test_fit_goes_on_where_it_stopped_but_only_the_same_training(quick: dict[str
                 made(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
 
     queries, _ = asked(stream[0])
-    plain = made(quick, "none", dropout=0.2).fit(stream[0])
-    interrupted(dropout=0.2)
+    plain = made(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0])
+    interrupted(**{"encoding.dropout": 0.2})
     (tmp_path / "training/thesis.txt").write_text("mine")
-    resumed = made(quick, "none", dropout=0.2).fit(stream[0], checkpoint=tmp_path / "training")
+    resumed = made(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0], checkpoint=tmp_path / "training")
     assert resumed.search(queries) == plain.search(queries)
     assert resumed.logs_[0].losses == plain.logs_[0].losses and resumed.logs_[0].examples == plain.logs_[0].examples
     assert [path.name for path in (tmp_path / "training").iterdir()] == ["thesis.txt"]
-    for changes in ({"fit_lr": 1e-3}, {"scale": 5.0}, {"dropout": 0.3}, {"row_decay": 0.5}):
-        interrupted(dropout=0.2)
-        other = made(quick, "none", **({"dropout": 0.2} | changes)).fit(stream[0], checkpoint=tmp_path / "training")
-        assert other.search(queries) == made(quick, "none", **({"dropout": 0.2} | changes)).fit(stream[0]).search(queries), changes
+    for change in ({"fit.lr": 1e-3}, {"encoding.scale": 5.0}, {"encoding.dropout": 0.3}, {"fit.row_decay": 0.5}):
+        changes = {"encoding.dropout": 0.2} | change
+        interrupted(**{"encoding.dropout": 0.2})
+        other = made(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
+        assert other.search(queries) == made(quick, "none", **changes).fit(stream[0]).search(queries), changes
 
 
 def test_topic_keys_come_from_the_queries_of_each_topics_documents(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
@@ -167,31 +167,49 @@ def test_topic_keys_come_from_the_queries_of_each_topics_documents(quick: dict[s
     assert method.topics_ is not None
     queries = training_pairs_of(stream[0], pseudo=1, seed=0)
     label = dict(zip([document.docid for document in stream[0].documents], method.topics_.labels.tolist(), strict=True))
-    ids = method.tokenizer_.encode([one.text for one in queries], max_tokens=24).ids
+    ids = method.tokenizer_.encode([pair.text for pair in queries], max_tokens=24).ids
     vectors = unit(selection_vectors(method.model_, ids, method.tokenizer_))
     for number, key in enumerate(method.model_.strategy.keys[0]):
-        own = torch.tensor([label[one.docid] == number for one in queries])
-        torch.testing.assert_close(key, vectors[own].mean(0), atol=1e-5, rtol=1e-4)
+        in_topic = torch.tensor([label[pair.docid] == number for pair in queries])
+        torch.testing.assert_close(key, vectors[in_topic].mean(0), atol=1e-5, rtol=1e-4)
     method.save(tmp_path)
     loaded = PromptDSI.load(tmp_path, device="cpu")
     assert loaded.topics_ is not None and loaded.topics_.words == method.topics_.words
 
 
-def test_new_documents_may_bring_more_pseudo_queries(quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch) -> None:
-    learned: list[tuple[int, stages.Softmax]] = []
-    rows = stages.learn_rows
+def test_pairs_given_by_the_caller_are_trained_on_and_never_built_again(
+    quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For every strategy that reads D0's queries again, and for rows that begin as their queries' mean."""
+    queries, _ = asked(stream[1])
+    for name, row_init in (("none", "document"), ("none", "queries"), ("topic", "document")):
+        changes = {"fit": {"row_init": row_init}, "add": {"row_init": row_init}}
+        method, plain = made(quick, name, **changes), made(quick, name, **changes)
+        first, second = method.training_pairs(stream[0]), method.training_pairs(stream[1], new=True)
+        expected = plain.fit(stream[0]).add(stream[1]).search(queries)
+        with monkeypatch.context() as patch:
+            patch.setattr(PromptDSI, "training_pairs", None)
+            assert method.fit(stream[0], pairs=first).add(stream[1], pairs=second).search(queries) == expected
+            method.add(stream[2], train=False)
+        assert method.tune(stream[2], pairs=method.training_pairs(stream[2], new=True)).logs_[-1].losses
 
-    def watched(model: Any, examples: Any, *rest: Any, **options: Any) -> Any:
-        learned.append((len(examples.ids), rest[4]))
-        return rows(model, examples, *rest, **options)
 
-    monkeypatch.setattr("promptdsi.methods.promptdsi.learn_rows", watched)
-    method = made(quick, "none", pseudo_queries=2, add_pseudo_factor=3, add_sharpness=1.5, scale=8.0, new_corpus_queries="gen")
-    method.fit(stream[0]).add(stream[1])
-    annotated = len(stream[0].pairs("train", kinds=("annotated",)))
-    assert len(method.training_pairs(stream[0])) == annotated + 2 * len(stream[0])
-    assert learned == [(6 * len(stream[1]), stages.Softmax(12.0))]
-    assert method.model_.scale == 8.0  # search scores as before
+def test_a_removed_option_is_dropped_if_it_had_no_effect_and_stops_training_if_it_had(
+    quick: dict[str, Any], stream: list[Corpus], tmp_path: Path
+) -> None:
+    neutral = {"stand_ins": 0, "stand_in_range": [0.2, 0.3], "stand_in_weight": 2.0, "add_sharpness": 1.0, "add_pseudo_factor": 1}
+    assert PromptDSI.from_params(quick | neutral) == PromptDSI.from_params(quick)
+    assert "retired" not in PromptDSI.from_params(quick | neutral).get_params()
+    for option, value in (("stand_ins", 16), ("add_sharpness", 1.5), ("add_pseudo_factor", 2)):
+        method = PromptDSI.from_params(merge_params(quick, {"fit": {"epochs": 0}, option: value})).fit(stream[0])
+        method.save(tmp_path / option)
+        loaded = PromptDSI.load(tmp_path / option)
+        assert loaded.get_params()["retired"] == {option: value} and loaded.search(["water"]) == method.search(["water"])
+        with pytest.raises(UsageError, match=f"made with {option}={value}, which was removed"):
+            loaded.add(stream[1])
+        assert len(loaded.add(stream[1], train=False).model_.rows) == len(stream[0]) + len(stream[1])
+        with pytest.raises(UsageError, match="create it anew"):
+            loaded.tune(stream[1])
 
 
 def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]) -> None:
@@ -201,23 +219,23 @@ def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]
     before = method.ranks(queries[:1], docids[:1])[0]
     with torch.no_grad():
         method.model_.rows.blocks[1][0] = 100 * method.encode(queries[:1])[0]
-        method.model_.rows._joined = (0, [])
+        method.model_.rows._merged = (0, [])
     assert method.ranks(queries[:1], docids[:1])[0] == before + 1
     assert method.search(queries[:1])[0].docids[0] == stream[1].documents[0].docid
 
 
 def test_the_title_is_part_of_the_document(quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, "none", fit_epochs=0).fit(stream[0])
+    method = made(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
     document = stream[1].documents[0]
     twins = Corpus([document, document._replace(docid="other", title="a planet far away")])
-    one, other = method.row_start(twins, "document", length=1.0)
-    assert not torch.allclose(one, other)
+    first, second = method.initial_rows(twins, "document", norm=1.0)
+    assert not torch.allclose(first, second)
 
 
 def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
     """On its own training queries: far better than chance after D0, and the new corpus is found after it was added."""
-    free = {"hold_row_length": False, "stand_ins": 0, "add_row_lr": 0.05}  # a random encoder needs room to tell queries apart
-    method = made(quick, "none", fit_epochs=12, fit_lr=1e-3, fit_row_lr=1e-2, add_epochs=40, **free).fit(stream[0])
+    free = {"rows.fix_row_norm": False, "add.row_lr": 0.05, "add.epochs": 40}  # a random encoder needs room to tell queries apart
+    method = made(quick, "none", **{"fit.epochs": 12, "fit.lr": 1e-3, "fit.row_lr": 1e-2} | free).fit(stream[0])
     ranks = method.ranks(*asked(stream[0], "train"))
     assert (ranks <= 5).mean() > 0.5  # chance: 5 of 40
     method.add(stream[1])
@@ -232,34 +250,35 @@ def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
     [
         {"selection": "two-pass"},
         {"prefix_space": "pre"},
-        {"softmax_scope": "new_only", "stand_ins": 0},
+        {"rows.softmax_scope": "new_only"},
         {"prompt_options": {"prompt_layers": (1, 2), "prompt_length": 4}},
     ],
     ids=["two-pass", "pre", "new-only", "two-layers"],
 )
-def test_options_of_the_method_section_run(name: str, changes: dict[str, Any], quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, name, fit_epochs=1, add_epochs=1, **changes).fit(stream[0]).add(stream[1])
+def test_options_of_prompts_and_rows_run(name: str, changes: dict[str, Any], quick: dict[str, Any], stream: list[Corpus]) -> None:
+    method = made(quick, name, **{"fit.epochs": 1, "add.epochs": 1} | changes).fit(stream[0]).add(stream[1])
     assert len(method.search(["how does it work"], k=3)[0].docids) == 3
 
 
 @pytest.mark.parametrize("start", ["random", "queries", "document"])
-def test_row_starts(start: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
-    sizes = {"row_lengths": "mean", "new_row_length": 1.0, "hold_row_length": start != "random"}
-    method = made(quick, "none", fit_row_start=start, add_row_start=start, add_epochs=0, **sizes).fit(stream[0]).add(stream[1])
+def test_initial_rows(start: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
+    rows = {"row_norm": "mean", "row_norm_scale": 1.0, "fix_row_norm": start != "random"}
+    method = made(quick, "none", fit={"row_init": start}, add={"row_init": start, "epochs": 0}, rows=rows).fit(stream[0]).add(stream[1])
     if start == "random":
         assert 0.9 < method.model_.rows.blocks[1].abs().max() * method.model_.rows.width**0.5 <= 1
     else:
-        lengths = method.model_.rows.blocks[1].norm(dim=1)
-        torch.testing.assert_close(lengths, torch.full_like(lengths, method.row_length_), atol=1e-4, rtol=1e-4)
+        norms = method.model_.rows.blocks[1].norm(dim=1)
+        torch.testing.assert_close(norms, torch.full_like(norms, method.row_norm_), atol=1e-4, rtol=1e-4)
 
 
-def test_held_rows_keep_their_length_and_free_ones_do_not(quick: dict[str, Any], stream: list[Corpus]) -> None:
+def test_fixed_row_norms_stay_and_free_ones_do_not(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    faster = {"epochs": 5, "row_lr": 0.1}
     for name in ("none", "s++"):
-        held = made(quick, name, add_epochs=5, add_row_lr=0.1, row_lengths="mean", new_row_length=1.0).fit(stream[0]).add(stream[1])
-        lengths = held.model_.rows.blocks[1].norm(dim=1)
-        torch.testing.assert_close(lengths, torch.full_like(lengths, held.row_length_), atol=1e-4, rtol=1e-4)
-    free = made(quick, "none", add_epochs=5, add_row_lr=0.1, hold_row_length=False).fit(stream[0]).add(stream[1])
-    assert (free.model_.rows.blocks[1].norm(dim=1) - free.row_length_).abs().max() > 0.05
+        fixed = made(quick, name, add=faster, rows={"row_norm": "mean", "row_norm_scale": 1.0}).fit(stream[0]).add(stream[1])
+        norms = fixed.model_.rows.blocks[1].norm(dim=1)
+        torch.testing.assert_close(norms, torch.full_like(norms, fixed.row_norm_), atol=1e-4, rtol=1e-4)
+    free = made(quick, "none", add=faster, rows={"fix_row_norm": False}).fit(stream[0]).add(stream[1])
+    assert (free.model_.rows.blocks[1].norm(dim=1) - free.row_norm_).abs().max() > 0.05
 
 
 def test_pseudo_queries_only_uses_no_annotated_query_of_a_new_corpus(quick: dict[str, Any], stream: list[Corpus]) -> None:
@@ -273,30 +292,22 @@ def test_pseudo_queries_only_uses_no_annotated_query_of_a_new_corpus(quick: dict
 
 def test_the_paper_preset_runs_with_its_defaults(backbone: str, stream: list[Corpus]) -> None:
     params = PromptDSI().get_params()
-    assert (params["prompts"], params["fit_epochs"], params["add_epochs"], params["max_tokens"], params["pooling"]) == (
-        "s++",
-        20,
-        10,
-        32,
-        "first",
-    )
-    method = (
-        PromptDSI(backbone=backbone, document_tokens=48, fit_epochs=1, add_epochs=1, device="cpu", offline=True)
-        .fit(stream[0])
-        .add(stream[1])
-    )
+    assert (params["prompts"], params["fit"]["epochs"], params["add"]["epochs"]) == ("s++", 20, 10)
+    assert (params["encoding"]["max_tokens"], params["encoding"]["pooling"]) == (32, "first")
+    small = {"encoding": {"document_tokens": 48}, "fit": {"epochs": 1}, "add": {"epochs": 1}, "backbone": backbone}
+    method = PromptDSI.from_params(small | {"device": "cpu", "offline": True}).fit(stream[0]).add(stream[1])
     assert len(method.search(["x"])[0].docids) == 10
 
 
 def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="fit_row_start='moon' is none of random, document, queries"):
-        made(quick, "none", fit_row_start="moon").fit(stream[0])
+    with pytest.raises(UsageError, match=r"fit.row_init='moon' is none of random, document, queries"):
+        made(quick, "none", fit={"row_init": "moon"}).fit(stream[0])
     with pytest.raises(UsageError, match=r"max_tokens=512 but the backbone .* reads 3 to 64"):
-        made(quick, "none", max_tokens=512).fit(stream[0])
+        made(quick, "none", encoding={"max_tokens": 512}).fit(stream[0])
     with pytest.raises(PromptDSIError, match="have no query to learn from"):
         made(quick, "none", pseudo_queries=0).fit(Corpus(stream[0].documents))
     for changes, says in (
-        ({"softmax_scope": "new-only"}, "softmax_scope='new-only' is none of"),
+        ({"rows": {"softmax_scope": "new-only"}}, "softmax_scope='new-only' is none of"),
         ({"new_corpus_queries": "train+gen"}, "new_corpus_queries='train\\+gen' is none of"),
         ({"prompts": "s++", "prompt_options": {"key_update": "closed"}}, "key_update='closed' is none of"),
         ({"prompts": "l2p", "prompt_options": {"prompt_init": "smal"}}, "prompt_init='smal' is none of"),
@@ -304,8 +315,8 @@ def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path
         ({"device": "gpu"}, "no device 'gpu'"),
     ):
         with pytest.raises(UsageError, match=says):
-            PromptDSI(**(quick | changes)).fit(stream[0])
-    method = made(quick, "none", fit_epochs=0).fit(stream[0])
+            PromptDSI.from_params(merge_params(quick, changes)).fit(stream[0])
+    method = made(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
     with pytest.raises(UsageError, match="k=0"):
         method.search(["x"], k=0)
     with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):
