@@ -39,6 +39,17 @@ def test_recipe_metric() -> None:
     assert values("Recall@5", [QueryRanks([1, 9], [1, 1]), QueryRanks([2], [1])]).tolist() == [0.5, 1.0]
 
 
+def test_recipe_report(run: Any, tmp_path: Path) -> None:
+    experiments = Path(__file__).parent.parent / "experiments"
+    (experiments / "hits.toml").write_text('title = "Hits"\nreport = "hits"\n[[system]]\nlabel = "BM25"\nmethod = "bm25"\n')
+    scale = (experiments / "scales/tiny.toml").read_text("utf-8").replace("[run]\n", '[run]\nhits = ["demo"]\n')
+    (experiments / "scales/recipe.toml").write_text(scale)
+    for command in ("run", "report"):
+        outcome = run("bench", command, experiments / "hits.toml", "--scale", "recipe", "--results", "results", "--quiet")
+        assert outcome.returncode == 0, outcome.stderr
+    assert "| BM25 |" in (tmp_path / "results/recipe/hits.md").read_text()
+
+
 def test_recipe_strategy_and_method_are_listed() -> None:
     from promptdsi.methods import methods
     from promptdsi.model.prompts import strategies
