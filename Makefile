@@ -4,9 +4,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INSTALL := $(PIP) install --quiet --constraint constraints.txt
 
-# Two test processes; a file is run by one of them, so that the fixtures of a module are made once.
+# Two test processes; a file is run by one of them, so that the fixtures of a module are made once. Files start in the order of their names:
+# the long ones (tests/bench) first, so that both processes end at about the same time.
 WORKERS ?= 2
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --durations=15
+PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15
 
 .PHONY: help demo browser test coverage check format docs screenshots bench results results-again soak clean bench-check
 

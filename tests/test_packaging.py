@@ -17,7 +17,7 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(tmp_path: Path) -> N
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True)
     (wheel,) = tmp_path.glob("promptdsi-*.whl")
-    venv.create(tmp_path / "clean", with_pip=True)
+    venv.create(tmp_path / "clean")
     python = tmp_path / "clean/bin/python"
     site = Path(
         subprocess.run(
@@ -26,8 +26,9 @@ def test_the_wheel_installs_and_runs_in_a_clean_environment(tmp_path: Path) -> N
     )
     # Our dependencies are large: the clean environment borrows them from this one, and pip must find each of them good enough.
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", "--ignore-installed", "--no-deps", str(wheel)], check=True)
-    checked = subprocess.run([python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", "--no-index", "--ignore-installed", "--no-deps", str(wheel)], check=True)
+    checked = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False)
     assert "promptdsi" not in checked.stdout, checked.stdout
     clean: dict[str, Any] = {"capture_output": True, "text": True, "cwd": tmp_path, "env": os.environ | {"PYTHONPATH": ""}}
     imported = subprocess.run([python, "-c", "import promptdsi; print(promptdsi.__file__)"], **clean)
