@@ -24,6 +24,7 @@ from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import share_corpus
+from promptdsi.training.encoding import encode_once
 from promptdsi.training.examples import TrainingPair
 
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
@@ -72,7 +73,7 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
         store.clean_unfinished()
         share_corpus(corpus)
         try:
-            method.fit(corpus, checkpoint=store.folder / WORK, progress=options.progress)
+            method.fit(corpus, pairs=pairs, checkpoint=store.folder / WORK, progress=options.progress)
         except (PromptDSIError, OSError):
             store.abandon()
             raise
@@ -117,11 +118,12 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         if options.on_start:
             options.on_start(estimate_work(method, new, [] if options.fast else pairs, first=False))
         method.model_.rows.deleted |= replaced
-        method.add(new, train=not options.fast, progress=options.progress)
-        changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
-        manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced})), **changes)
-        report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
-        return _commit(store, manifest, method, new, pairs, report, started, options, parent=parent)
+        with encode_once(method.encodes_as_d0):  # the report evaluates on the queries that were trained on
+            method.add(new, pairs=None if options.fast else pairs, train=not options.fast, progress=options.progress)
+            changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
+            manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced})), **changes)
+            report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
+            return _commit(store, manifest, method, new, pairs, report, started, options, parent=parent)
 
 
 def tune(store: Store, options: Options) -> list[Report]:
@@ -142,7 +144,7 @@ def tune(store: Store, options: Options) -> list[Report]:
             pairs = method.training_pairs(corpus, new=True)
             if options.on_start:
                 options.on_start(estimate_work(method, corpus, pairs, first=False))
-            method.tune(corpus, progress=options.progress)
+            method.tune(corpus, pairs=pairs, progress=options.progress)
             corpora = list(parent.corpora)
             rows = store.blobs.put_rows(method.model_.rows.blocks[-1].detach().cpu().numpy(), since=entry.since)
             corpora[number] = replace(entry, rows=rows, fast=False)
