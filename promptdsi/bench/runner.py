@@ -38,7 +38,7 @@ CODE = ("corpus", "model", "training", "methods", "evaluation")  # the packages 
 Notify = Callable[[str], None]
 
 
-class Checkpoint(NamedTuple):
+class D0Checkpoint(NamedTuple):
     method: DSIMethod
     sha256: str
 
@@ -100,13 +100,13 @@ class Runner:
             start = self.start(method, d0, run, stream)
             return RunRecord(run=run.describe(), versions=versions(), data=protocol.data(), **start, **protocol.run(method))
 
-    def cache_of(self, d0: Checkpoint) -> EncodingCache:
+    def cache_of(self, d0: D0Checkpoint) -> EncodingCache:
         """The vectors this D0 has encoded. Those of another are dropped: vectors of a large corpus are gigabytes."""
         if self._cache[0] != d0.sha256:
             self._cache = (d0.sha256, EncodingCache())
         return self._cache[1]
 
-    def start(self, method: Method, d0: Checkpoint | None, run: Run, stream: Stream) -> Params:
+    def start(self, method: Method, d0: D0Checkpoint | None, run: Run, stream: Stream) -> Params:
         """Give the method its D0, and search its settings where the run does: the fields of a record."""
         started = uncached_seconds()
         if isinstance(method, DSIMethod) and d0 is not None:
@@ -157,7 +157,7 @@ class Runner:
 
         return replace(stream, corpora=extend(stream.corpora), extra=extend(stream.extra))
 
-    def d0(self, d0: D0) -> Checkpoint:
+    def d0(self, d0: D0) -> D0Checkpoint:
         """The D0 checkpoint; learned from its seed where it is missing, and compared with what was recorded."""
         folder = self.store.work / d0.file
         if (folder / "method.json").is_file():
@@ -168,7 +168,7 @@ class Runner:
             method.offline = self.offline
             if self.store.d0(d0) is None:  # learned for other results
                 self.store.write(record)
-            return Checkpoint(method, record.sha256)
+            return D0Checkpoint(method, record.sha256)
         self.notify(f"learning D0 ({d0.file})")
         method = RowsOnly.from_params(d0.params | {"offline": self.offline})
         record = self.learn_d0(d0, method, folder)
@@ -176,7 +176,7 @@ class Runner:
         with atomic_write(folder / RECORD) as out:
             out.write(record_text(record).encode("utf-8"))
         self.store.write(record)
-        return Checkpoint(method, record.sha256)
+        return D0Checkpoint(method, record.sha256)
 
     def learn_d0(self, d0: D0, method: RowsOnly, folder: Path) -> D0Record:
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not evaluated on the test split

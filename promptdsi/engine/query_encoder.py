@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.graph import GraphPart, Session, build_graph
 from promptdsi.model.arrays import Floats, attention_bias, relative_buckets
+from promptdsi.model.batches import by_length
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.path import Encoded, QueryPath
 from promptdsi.model.prompts.strategy import PromptStrategy, Selection
 from promptdsi.model.tokenizer import Ids, Tokenizer
-from promptdsi.training.batches import by_length
 
 if TYPE_CHECKING:
     from promptdsi.model.dsi import DSI

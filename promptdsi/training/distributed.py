@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document, Judgement, Query
-from promptdsi.training.batches import Numbers
+from promptdsi.model.batches import Numbers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.arrays import unit
+from promptdsi.model.batches import by_length
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
 from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.batches import by_length
 
 TOKENS_PER_BATCH = 4096
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError
+from promptdsi.model.batches import Numbers, bucketed
 from promptdsi.progress import Progress, silent
-from promptdsi.training.batches import Numbers, bucketed
 from promptdsi.training.checkpoint import Checkpoint
 from promptdsi.training.distributed import join, local
 

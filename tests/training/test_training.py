@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from promptdsi.training.batches import Numbers, bucketed, by_length
+from promptdsi.model.batches import Numbers, bucketed, by_length
 from promptdsi.training.training import Diverged, Group, Plan, TrainingLog, train
 
 LENGTHS = [1] * 40
