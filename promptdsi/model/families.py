@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,28 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.model.arrays import concat
 from promptdsi.model.config import ACTIVATIONS, EncoderConfig
 
-BERT_LIKE = {
-    "query": "attention.self.query",
-    "key": "attention.self.key",
-    "value": "attention.self.value",
-    "attention_out": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
+ATTENTION = {  # names inside a layer, ours to the library's
+    "bert": {"query": "self.query", "key": "self.key", "value": "self.value", "out": "output.dense", "norm": "output.LayerNorm"},
+    "mpnet": {"query": "attn.q", "key": "attn.k", "value": "attn.v", "out": "attn.o", "norm": "LayerNorm"},
 }
-MPNET_LIKE = {
-    "query": "attention.attn.q",
-    "key": "attention.attn.k",
-    "value": "attention.attn.v",
-    "attention_out": "attention.attn.o",
-    "attention_norm": "attention.LayerNorm",
+FAMILIES = {"bert": "bert", "roberta": "roberta", "xlm-roberta": "roberta", "camembert": "roberta", "mpnet": "mpnet"}  # by model_type
+CLASSES = {"bert": "BertModel", "roberta": "RobertaModel", "mpnet": "MPNetModel"}
+REQUIRED = {  # fields of `EncoderConfig` and their names in the library's config.json
+    "width": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "feed_forward": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "positions": "max_position_embeddings",
 }
-SHARED = {"up": "intermediate.dense", "down": "output.dense", "output_norm": "output.LayerNorm"}
-# model_type → names inside a layer, and whether positions start behind the padding id.
-FAMILIES: dict[str, tuple[str, dict[str, str], bool]] = {
-    "bert": ("bert", BERT_LIKE | SHARED, False),
-    "roberta": ("roberta", BERT_LIKE | SHARED, True),
-    "xlm-roberta": ("roberta", BERT_LIKE | SHARED, True),
-    "camembert": ("roberta", BERT_LIKE | SHARED, True),
-    "mpnet": ("mpnet", MPNET_LIKE | SHARED, True),
+OPTIONAL = {
+    "norm_eps": "layer_norm_eps",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
 }
 
 
@@ -55,25 +53,26 @@ def read_config(folder: Path) -> EncoderConfig:
     if kind not in FAMILIES:
         raise DataError(f"model type {kind!r} is not supported; there are {', '.join(FAMILIES)}", path=path)
     if raw.get("position_embedding_type", "absolute") != "absolute" or raw.get("hidden_act", "gelu") not in ACTIVATIONS:
-        raise DataError("only absolute positions and the activations gelu, relu and gelu_new are supported", path=path)
-    family, _, behind_padding = FAMILIES[kind]
+        raise DataError(f"only absolute positions and the activations {', '.join(ACTIVATIONS)} are supported", path=path)
+    family = FAMILIES[kind]
     pad = 1 if family == "mpnet" else int(raw.get("pad_token_id", 1 if family == "roberta" else 0) or 0)
+    sizes = {ours: raw[theirs] for ours, theirs in REQUIRED.items()}
+    sizes |= {ours: raw[theirs] for ours, theirs in OPTIONAL.items() if theirs in raw}
     return EncoderConfig(
         family=family,
-        width=raw["hidden_size"],
-        layers=raw["num_hidden_layers"],
-        heads=raw["num_attention_heads"],
-        feed_forward=raw["intermediate_size"],
-        vocabulary=raw["vocab_size"],
-        positions=raw["max_position_embeddings"],
-        position_offset=pad + 1 if behind_padding else 0,
         pad_id=pad,
-        norm_eps=raw.get("layer_norm_eps", 1e-12),
-        activation=raw.get("hidden_act", "gelu"),
+        position_offset=0 if family == "bert" else pad + 1,  # in the other families positions start behind the padding id
         relative_buckets=raw.get("relative_attention_num_buckets", 32) if family == "mpnet" else 0,
-        dropout=raw.get("hidden_dropout_prob", 0.1),
-        attention_dropout=raw.get("attention_probs_dropout_prob", 0.1),
+        **sizes,
     )
+
+
+def library_config(config: EncoderConfig) -> dict[str, Any]:
+    """Our configuration as the library's `config.json`."""
+    names = {"family": "model_type", "pad_id": "pad_token_id"} | REQUIRED | OPTIONAL
+    names |= {"relative_buckets": "relative_attention_num_buckets"} if config.relative_buckets else {}
+    fields = {theirs: getattr(config, ours) for ours, theirs in names.items()}
+    return {"architectures": [CLASSES[config.family]], "type_vocab_size": 1} | fields
 
 
 def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
@@ -90,82 +89,42 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
             raw |= load_file(file)
         except SafetensorError as error:
             raise DataError(f"is damaged: {error}", path=file) from None
-    # Models saved under a head carry their family's name in front.
-    # The first BERT weights call a norm's weight and bias gamma and beta.
-    bare = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor for name, tensor in raw.items()}
-    bare = {name.removeprefix(f"{config.family}."): tensor for name, tensor in bare.items()}
+    # The first BERT weights call a norm's weight and bias gamma and beta; models saved under a head have their family's name in front.
+    library = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor for name, tensor in raw.items()}
+    library = {name.removeprefix(f"{config.family}."): tensor for name, tensor in library.items()}
     try:
-        return renamed(bare.__getitem__, config)
+        weights = {ours: concat([library[name].float() for name in theirs]) for ours, theirs in weight_names(config).items()}
+        if config.family != "mpnet":  # only token type 0 is used: it becomes part of the positions
+            weights["position.weight"] = weights["position.weight"] + library["embeddings.token_type_embeddings.weight"].float()[0]
     except KeyError as error:
         raise DataError(f"lacks the weight {error}: it does not fit its config.json", path=folder) from None
+    return weights
 
 
-def renamed(get: Callable[[str], Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """Our state dict from the library's weights; `get` finds one by the library's name."""
-    names = next(names for family, names, _ in FAMILIES.values() if family == config.family)
-    position = get("embeddings.position_embeddings.weight").float()
-    if config.family != "mpnet":
-        position = position + get("embeddings.token_type_embeddings.weight").float()[0]
-    ours = {
-        "word.weight": get("embeddings.word_embeddings.weight").float(),
-        "position.weight": position,
-        "norm.weight": get("embeddings.LayerNorm.weight").float(),
-        "norm.bias": get("embeddings.LayerNorm.bias").float(),
-    }
-    if config.relative_buckets:
-        ours["relative.weight"] = get("encoder.relative_attention_bias.weight").float()
-    for number in range(config.layers):
-        theirs, here = f"encoder.layer.{number}.", f"layers.{number}."
-        for part in ("weight", "bias"):
-            projections = [get(f"{theirs}{names[side]}.{part}").float() for side in ("query", "key", "value")]
-            ours[f"{here}query_key_value.{part}"] = torch.cat(projections)
-            for name in ("attention_out", "attention_norm", "up", "down", "output_norm"):
-                ours[f"{here}{name}.{part}"] = get(f"{theirs}{names[name]}.{part}").float()
-    return ours
-
-
-def library_weights(ours: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
-    """The way back: our state dict under the library's names."""
-    names = next(names for family, names, _ in FAMILIES.values() if family == config.family)
-    theirs = {
-        "embeddings.word_embeddings.weight": ours["word.weight"],
-        "embeddings.position_embeddings.weight": ours["position.weight"],
-        "embeddings.LayerNorm.weight": ours["norm.weight"],
-        "embeddings.LayerNorm.bias": ours["norm.bias"],
-    }
+def library_weights(weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+    """Our state dict under the library's names."""
+    parts = {ours: zip(theirs, weights[ours].chunk(len(theirs)), strict=True) for ours, theirs in weight_names(config).items()}
+    library = {name: part.contiguous() for pairs in parts.values() for name, part in pairs}
     if config.family != "mpnet":  # the one token type is in the positions already
-        theirs["embeddings.token_type_embeddings.weight"] = torch.zeros(1, config.width)
+        library["embeddings.token_type_embeddings.weight"] = torch.zeros(1, config.width)
+    return library
+
+
+def weight_names(config: EncoderConfig) -> dict[str, list[str]]:
+    """The library's name of each of our weights; of the joint projection three, for query, key and value."""
+    attention = {side: f"attention.{name}" for side, name in ATTENTION.get(config.family, ATTENTION["bert"]).items()}
+    layer = {"query_key_value": [attention[side] for side in ("query", "key", "value")]}
+    layer |= {"attention_out": [attention["out"]], "attention_norm": [attention["norm"]]}
+    layer |= {"up": ["intermediate.dense"], "down": ["output.dense"], "output_norm": ["output.LayerNorm"]}
+    names = {"word.weight": ["embeddings.word_embeddings.weight"], "position.weight": ["embeddings.position_embeddings.weight"]}
     if config.relative_buckets:
-        theirs["encoder.relative_attention_bias.weight"] = ours["relative.weight"]
-    for number in range(config.layers):
-        layer, here = f"encoder.layer.{number}.", f"layers.{number}."
-        for part in ("weight", "bias"):
-            for side, piece in zip(("query", "key", "value"), ours[f"{here}query_key_value.{part}"].chunk(3), strict=True):
-                theirs[f"{layer}{names[side]}.{part}"] = piece.contiguous()
-            for name in ("attention_out", "attention_norm", "up", "down", "output_norm"):
-                theirs[f"{layer}{names[name]}.{part}"] = ours[f"{here}{name}.{part}"]
-    return theirs
-
-
-def library_config(config: EncoderConfig) -> dict[str, Any]:
-    """Our configuration as the library's `config.json`."""
-    classes = {"bert": "BertModel", "roberta": "RobertaModel", "mpnet": "MPNetModel"}
-    return {
-        "architectures": [classes[config.family]],
-        "model_type": config.family,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.layers,
-        "num_attention_heads": config.heads,
-        "intermediate_size": config.feed_forward,
-        "vocab_size": config.vocabulary,
-        "max_position_embeddings": config.positions,
-        "pad_token_id": config.pad_id,
-        "layer_norm_eps": config.norm_eps,
-        "hidden_act": config.activation,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.attention_dropout,
-        "type_vocab_size": 1,
-    } | ({"relative_attention_num_buckets": config.relative_buckets} if config.relative_buckets else {})
+        names["relative.weight"] = ["encoder.relative_attention_bias.weight"]
+    for part in ("weight", "bias"):
+        names[f"norm.{part}"] = [f"embeddings.LayerNorm.{part}"]
+        for number in range(config.layers):
+            for ours, theirs in layer.items():
+                names[f"layers.{number}.{ours}.{part}"] = [f"encoder.layer.{number}.{name}.{part}" for name in theirs]
+    return names
 
 
 def read_pooling(folder: Path) -> str:

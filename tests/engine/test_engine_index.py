@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small
+from all_strategies import NearestCorpus
 
 from promptdsi import Corpus, DataError, Index
 from promptdsi.errors import UsageError
@@ -32,13 +33,22 @@ def place(tmp_path_factory: pytest.TempPathFactory, corpora: list[Corpus]) -> Pa
 
 def test_engines_agree(place: Path) -> None:
     ours, torchs = (Index.open(place, engine=engine) for engine in ("onnx", "torch"))
-    for one, other in zip(ours.search(small.QUERIES, k=50, explain=True), torchs.search(small.QUERIES, k=50, explain=True), strict=True):
-        assert [hit.docid for hit in one] == [hit.docid for hit in other]
-        assert [hit.score for hit in one] == pytest.approx([hit.score for hit in other], rel=1e-5, abs=1e-6)
-        for left, right in zip(one, other, strict=True):
+    for first, second in zip(ours.search(small.QUERIES, k=50, explain=True), torchs.search(small.QUERIES, k=50, explain=True), strict=True):
+        assert [hit.docid for hit in first] == [hit.docid for hit in second]
+        assert [hit.score for hit in first] == pytest.approx([hit.score for hit in second], rel=1e-5, abs=1e-6)
+        for left, right in zip(first, second, strict=True):
             assert left.why is not None and right.why is not None
             assert (left.why.prompt, left.why.rank_without, left.why.newer) == (right.why.prompt, right.why.rank_without, right.why.newer)
             assert left.why.similarity == pytest.approx(right.why.similarity, abs=1e-5)
+
+
+def test_a_strategy_from_outside_the_package_is_served_without_torch_too(tmp_path: Path, corpora: list[Corpus]) -> None:
+    backbone = small.backbone(tmp_path / "backbone", corpora)
+    small.create(tmp_path / "index", corpora[0], backbone, prompts=NearestCorpus.name).add(corpora[1])
+    onnx, torch = (Index.open(tmp_path / "index", engine=engine) for engine in ("auto", "torch"))
+    for ours, theirs in zip(onnx.search(small.QUERIES, explain=True), torch.search(small.QUERIES, explain=True), strict=True):
+        assert [hit.docid for hit in ours] == [hit.docid for hit in theirs]
+        assert [hit.why.prompt for hit in ours if hit.why] == [hit.why.prompt for hit in theirs if hit.why] != []
 
 
 def test_searching_needs_no_torch(place: Path) -> None:
@@ -64,7 +74,9 @@ def test_engines_that_do_not_fit_are_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"layers": 2}, {"positions": 20}, {"feed_forward": 7}, {"heads": 7}, {"position_offset": 60}], ids=lambda one: min(one)
+    "changes",
+    [{"layers": 2}, {"positions": 20}, {"feed_forward": 7}, {"heads": 7}, {"position_offset": 60}],
+    ids=lambda changes: min(changes),
 )
 def test_an_encoder_that_is_not_the_manifests_is_refused(place: Path, tmp_path: Path, changes: dict[str, int]) -> None:
     index = Index.open(small.copied(place, tmp_path / "other"))
@@ -79,8 +91,8 @@ def test_generations_share_one_encoder(place: Path) -> None:
     assert newest.opened.encoder.sessions is older.opened.encoder.sessions  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("beside", ["nothing", "codes row by row", "panels of another size"])
-def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Path, beside: str) -> None:
+@pytest.mark.parametrize("stored", ["nothing", "codes row by row", "panels of another size"])
+def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Path, stored: str) -> None:
     """As an index of an earlier state of this software has them."""
     before = small.signature(place)
     index = Index.open(small.copied(place, tmp_path / "old"), device="cpu")
@@ -89,33 +101,34 @@ def test_rows_without_our_panels_are_searched_just_so(place: Path, tmp_path: Pat
 
     entries = []
     for entry in manifest.corpora:
-        held = dict(store.blobs.arrays(entry.rows))
-        if beside == "codes row by row":
-            held["codes"] = np.zeros(held["rows"].shape, np.int8)
-        if beside == "panels of another size":
-            held["panel"] = held["panel"] + 1
+        tensors = dict(store.blobs.arrays(entry.rows))
+        if stored == "codes row by row":
+            tensors["codes"] = np.zeros(tensors["rows"].shape, np.int8)
+        if stored == "panels of another size":
+            tensors["panel"] = tensors["panel"] + 1
         else:
-            del held["panel"], held["panels"]
-        bare = save(held, {"since": str(entry.since)})
+            del tensors["panel"], tensors["panels"]
+        bare = save(tensors, {"since": str(entry.since)})
         entries.append(replace(entry, rows=store.blobs.put(bare, "safetensors")))
     store.commit(manifest.next("delete", corpora=tuple(entries)))
     assert small.signature(tmp_path / "old") == before
-    assert not [one for one in index.verify().problems if "codes" in one]
+    assert not [problem for problem in index.verify().problems if "codes" in problem]
 
 
 @pytest.mark.parametrize(
-    ("name", "odd"), [("panels", lambda one: one + 1), ("shift", lambda one: one.astype(np.int64)), ("scale", lambda one: one[1:])]
+    ("name", "odd"),
+    [("panels", lambda tensor: tensor + 1), ("shift", lambda tensor: tensor.astype(np.int64)), ("scale", lambda tensor: tensor[1:])],
 )
 def test_verify_sees_codes_of_other_rows(place: Path, tmp_path: Path, name: str, odd: Any) -> None:
     index = Index.open(small.copied(place, tmp_path / "odd"), device="cpu")
     store, manifest = index.store, index.manifest
     entry = manifest.corpora[0]
-    held = store.blobs.arrays(entry.rows)
+    tensors = store.blobs.arrays(entry.rows)
     from safetensors.numpy import save
 
-    written = save(held | {name: odd(held[name])})
+    written = save(tensors | {name: odd(tensors[name])})
     store.commit(manifest.next("delete", corpora=(replace(entry, rows=store.blobs.put(written, "safetensors")), *manifest.corpora[1:])))
-    assert any("the codes are not those of the rows" in one for one in index.verify().problems)
+    assert any("the codes are not those of the rows" in problem for problem in index.verify().problems)
 
 
 def test_a_rows_blob_is_the_same_bytes_for_the_same_rows(place: Path) -> None:

@@ -41,9 +41,9 @@ def test_the_largest_codes_do_not_overflow(width: int) -> None:
     rows, query = np.ones((40, width), np.float32), np.ones(width, np.float32)
     rows[::2] = -1
     for signs in (query, -query):
-        near = np.empty(40, np.float32)
-        QuantizedQuery(signs).score(quantize(rows), near)
-        np.testing.assert_allclose(near, rows @ signs, rtol=1e-6)
+        scores = np.empty(40, np.float32)
+        QuantizedQuery(signs).score(quantize(rows), scores)
+        np.testing.assert_allclose(scores, rows @ signs, rtol=1e-6)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any), st.sampled_from([1, 2, 5, PANEL]))
@@ -51,11 +51,13 @@ def test_codes_of_several_blocks_become_those_of_one(sizes: list[int], panel: in
     rows = np.random.default_rng(0).standard_normal((sum(sizes), 4), np.float32)
     with pytest.MonkeyPatch.context() as small:
         small.setattr("promptdsi.engine.quantized.PANEL", panel)
-        whole = quantize(rows)
-        for one, own in zip(QuantizedRows.concat([quantize(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), whole, strict=True):
-            np.testing.assert_array_equal(one, own)
-        assert sum(len(part.shift) for part in whole.split()) == len(rows)
-        assert all(len(part.panels) == 4 * len(part.shift) <= 4 * panel for part in whole.split())
+        quantized = quantize(rows)
+        for merged, expected in zip(
+            QuantizedRows.concat([quantize(part) for part in np.split(rows, np.cumsum(sizes)[:-1])]), quantized, strict=True
+        ):
+            np.testing.assert_array_equal(merged, expected)
+        assert sum(len(part.shift) for part in quantized.split()) == len(rows)
+        assert all(len(part.panels) == 4 * len(part.shift) <= 4 * panel for part in quantized.split())
 
 
 def table_of(blocks: list[np.ndarray[Any, Any]], deleted: set[int], docids: list[str] | None = None) -> RowTable:
@@ -84,7 +86,7 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
     blocks = [random.standard_normal((size, 8), np.float32) for size in sizes]
     if coarse:  # many equal scores: ties go by docid
         blocks = [np.round(block) for block in blocks]
-    asked = random.standard_normal((queries, 8), np.float32).round(0 if coarse else 8)
+    vectors = random.standard_normal((queries, 8), np.float32).round(0 if coarse else 8)
     count = sum(sizes)
     deleted = set(np.flatnonzero(random.random(count) < deleted).tolist())
     with pytest.MonkeyPatch.context() as small:  # pieces end within blocks, and between them
@@ -92,32 +94,32 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
         small.setattr("promptdsi.engine.row_table.SCAN_ROWS", 1 << pieces)
         small.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 2 * SCAN_QUERIES << pieces)
         small.setattr("promptdsi.engine.row_table.CANDIDATES", pieces)
-        _finds_what_sorting_finds(table_of(blocks, deleted), blocks, asked, deleted, k)
+        _finds_what_sorting_finds(table_of(blocks, deleted), blocks, vectors, deleted, k)
 
 
 def _finds_what_sorting_finds(
-    table: RowTable, blocks: list[np.ndarray[Any, Any]], asked: np.ndarray[Any, Any], deleted: set[int], k: int
+    table: RowTable, blocks: list[np.ndarray[Any, Any]], vectors: np.ndarray[Any, Any], deleted: set[int], k: int
 ) -> None:
-    count, queries = len(table), len(asked)
-    scores = (asked.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
-    found = table.top(asked, k)
+    count, queries = len(table), len(vectors)
+    scores = (vectors.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
+    found = table.top(vectors, k)
     for place in range(queries):
         order = sorted((row for row in range(count) if row not in deleted), key=lambda row: (-scores[place, row], table.docids[row]))
         assert found.rows[place].tolist() == order[:k]
         np.testing.assert_array_equal(found.scores[place], scores[place, order[:k]])
         targets = order[:5]
-        assert table.ranks(asked[place], targets).tolist() == list(range(1, len(targets) + 1))
+        assert table.ranks(vectors[place], targets).tolist() == list(range(1, len(targets) + 1))
 
 
 def test_a_search_does_not_depend_on_who_asks_beside() -> None:
     random = np.random.default_rng(0)
     rows = random.standard_normal((70_000, 16), np.float32)  # more than one piece of either kind
-    table, asked = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * SCAN_QUERIES, 16), np.float32)
-    together = table.top(asked, 20)
-    for place, query in enumerate(asked):
+    table, vectors = table_of([rows[:66_000], rows[66_000:]], {5, 69_999}), random.standard_normal((3 * SCAN_QUERIES, 16), np.float32)
+    batch = table.top(vectors, 20)
+    for place, query in enumerate(vectors):
         alone = table.top(query[None], 20)
-        np.testing.assert_array_equal(alone.rows[0], together.rows[place])
-        np.testing.assert_array_equal(alone.scores[0], together.scores[place])
+        np.testing.assert_array_equal(alone.rows[0], batch.rows[place])
+        np.testing.assert_array_equal(alone.scores[0], batch.scores[place])
 
 
 def test_a_search_with_many_threads_finds_the_same() -> None:
@@ -125,24 +127,24 @@ def test_a_search_with_many_threads_finds_the_same() -> None:
     rows = random.standard_normal((3 * SCAN_BYTES // 384 + 5, 384), np.float32)
     block, docids = RowBlock(rows, quantize(rows)), [f"d{row}" for row in range(len(rows))]
     for query in random.standard_normal((5, 384), np.float32):
-        one, four = (RowTable([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
-        np.testing.assert_array_equal(one.rows, four.rows)
-        np.testing.assert_array_equal(one.scores, four.scores)
+        single, four = (RowTable([block], docids, {7}, threads=threads).top(query[None], 20) for threads in (1, 4))
+        np.testing.assert_array_equal(single.rows, four.rows)
+        np.testing.assert_array_equal(single.scores, four.scores)
 
 
 @given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 4))
 def test_shared_work_is_done_once_by_somebody(count: int, size: int, threads: int) -> None:
     done = np.zeros(count, int)
 
-    def work(here: slice) -> None:
-        done[here] += 1
+    def work(part: slice) -> None:
+        done[part] += 1
 
     share(count, size, work, threads=threads)
     assert (done == 1).all()
 
 
 def test_what_goes_wrong_in_a_helper_is_not_lost() -> None:
-    def work(here: slice) -> None:
+    def work(part: slice) -> None:
         time.sleep(0.01)  # so that the helper gets a part
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError
@@ -154,11 +156,11 @@ def test_what_goes_wrong_in_a_helper_is_not_lost() -> None:
 def test_nobody_goes_on_where_the_caller_has_failed() -> None:
     done: list[int] = []
 
-    def work(here: slice) -> None:
+    def work(part: slice) -> None:
         time.sleep(0.01)
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
-        done.append(here.start)
+        done.append(part.start)
 
     with pytest.raises(KeyboardInterrupt):
         share(100, 1, work, threads=2)
@@ -167,7 +169,7 @@ def test_nobody_goes_on_where_the_caller_has_failed() -> None:
 
 def test_products_have_their_threads_back_when_the_last_search_is_done() -> None:
     def allowed() -> list[int]:
-        return [one["num_threads"] for one in threadpool_info() if one["internal_api"] == "openblas"]
+        return [pool["num_threads"] for pool in threadpool_info() if pool["internal_api"] == "openblas"]
 
     before = allowed()
     assert before, "numpy's products are not computed by a library whose threads can be told"
@@ -204,13 +206,13 @@ def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: 
         blocks.append(RowBlock(rows, quantize(rows)))
     large = random.standard_normal((SMALL_BLOCK, 8), np.float32)
     every = [*blocks[:30], RowBlock(large, quantize(large)), *blocks[30:]]
-    one = merge_small_blocks(every)
-    assert [len(block.rows) for block in one] == [210, SMALL_BLOCK, 210]
-    assert one[1].rows is large  # stays where it is: mapped
-    np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in one]))
+    merged = merge_small_blocks(every)
+    assert [len(block.rows) for block in merged] == [210, SMALL_BLOCK, 210]
+    assert merged[1].rows is large  # stays where it is: mapped
+    np.testing.assert_array_equal(np.concatenate([block.rows for block in every]), np.concatenate([block.rows for block in merged]))
     del blocks, every, rows
-    held = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
-    assert not held
+    opened = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and str(tmp_path) in os.readlink(link)]
+    assert not opened
 
 
 def test_blocks_without_rows_do_not_matter() -> None:
@@ -222,14 +224,14 @@ def test_blocks_without_rows_do_not_matter() -> None:
 @pytest.mark.parametrize("queries", [1, 5, 64])
 def test_products_are_shared_by_all_threads_however_rows_lie(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
-    rows, asked = random.standard_normal((30_000, 384), np.float32), random.standard_normal((queries, 384), np.float32)
+    rows, vectors = random.standard_normal((30_000, 384), np.float32), random.standard_normal((queries, 384), np.float32)
     blocks = [RowBlock(part, quantize(part)) for part in np.split(rows, [9_000, 29_000])]
     used: list[int] = []
-    monkeypatch.setattr("promptdsi.engine.row_table.share", lambda *said, threads: (used.append(threads), share(*said, threads=threads)))
+    monkeypatch.setattr("promptdsi.engine.row_table.share", lambda *work, threads: (used.append(threads), share(*work, threads=threads)))
     monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SIZE", 1 << 20)
     monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 64 * len(rows))
-    for _, near, slack in RowTable(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(asked):
-        assert (np.abs(near - asked.astype(np.float64) @ rows.astype(np.float64).T) <= slack[:, None]).all()
+    for _, scores, bound in RowTable(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(vectors):
+        assert (np.abs(scores - vectors.astype(np.float64) @ rows.astype(np.float64).T) <= bound[:, None]).all()
     assert set(used) == {3}
 
 
@@ -245,8 +247,8 @@ def test_equal_rows_tie_wherever_they_stand() -> None:
 @pytest.mark.parametrize("queries", [1, SCAN_QUERIES + 2])
 def test_rows_of_zeros_are_found_by_docid(queries: int) -> None:
     table = table_of([np.zeros((300, 8), np.float32)], {3}, [f"d{number:03d}" for number in range(300)])
-    for asked in (np.ones((queries, 8), np.float32), np.zeros((queries, 8), np.float32)):
-        assert table.top(asked, 10).rows.tolist() == [[0, 1, 2, 4, 5, 6, 7, 8, 9, 10]] * queries
+    for vectors in (np.ones((queries, 8), np.float32), np.zeros((queries, 8), np.float32)):
+        assert table.top(vectors, 10).rows.tolist() == [[0, 1, 2, 4, 5, 6, 7, 8, 9, 10]] * queries
 
 
 def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
@@ -255,30 +257,30 @@ def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
     written = {"a": random.standard_normal((3, 5), np.float32), "b": np.arange(7, dtype=np.int8), "c": np.zeros((0, 4), np.float32)}
     save_file(written, path, {"since": "1"})
     found = mapped_tensors(path)
-    assert {name: one.tolist() for name, one in found.items()} == {name: one.tolist() for name, one in written.items()}
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {name: tensor.tolist() for name, tensor in written.items()}
     with pytest.raises(ValueError, match="read-only"):
         found["a"][0, 0] = 1
 
 
 @given(st.binary(max_size=200), st.integers(0, 199), st.booleans())
-def test_a_damaged_file_is_one_error_and_never_a_wrong_tensor(tmp_path_factory: Any, noise: bytes, place: int, cut: bool) -> None:
+def test_a_damaged_file_is_one_error_and_never_a_wrong_tensor(tmp_path_factory: Any, noise: bytes, position: int, truncated: bool) -> None:
     path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
     written = {"a": np.arange(12, dtype=np.float32).reshape(3, 4)}
     save_file(written, path)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:place] if cut else whole[:place] + noise + whole[place + len(noise) :])
+    content = path.read_bytes()
+    path.write_bytes(content[:position] if truncated else content[:position] + noise + content[position + len(noise) :])
     try:
-        found = mapped_tensors(path)
+        tensors = mapped_tensors(path)
     except DataError:
         return
-    assert all(one.nbytes <= len(whole) + len(noise) for one in found.values())
+    assert all(tensor.nbytes <= len(content) + len(noise) for tensor in tensors.values())
 
 
 def test_a_header_that_lies_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lies.safetensors"
     cases = (([4], [0, 99]), ([-4], [0, 16]), ([10**30], [0, 16]), ([True, 4], [0, 16]), ([4.0], [0, 16]), ([4], [16, 0]))
-    for said in ({"dtype": "F32", "shape": shape, "data_offsets": offsets} for shape, offsets in cases):
-        header = json.dumps({"a": said}).encode()
+    for entry in ({"dtype": "F32", "shape": shape, "data_offsets": offsets} for shape, offsets in cases):
+        header = json.dumps({"a": entry}).encode()
         path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
         with pytest.raises(DataError, match="damaged"):
             mapped_tensors(path)
