@@ -6,13 +6,15 @@ import importlib.util
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 import small
+import studies
 
 from promptdsi import Corpus, __version__
+from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import ExperimentFile, SettingTable, SystemTable
 from promptdsi.cli.main import BENCH, COMMANDS
 from promptdsi.corpus import sources
@@ -40,7 +42,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_everything_with_a_name_is_documented() -> None:
     data_page = (ROOT / "docs/data.md").read_text("utf-8")
-    for name in [*sources.names(), *(kind.NAME for kind in generators().values() if kind.__module__.startswith("promptdsi."))]:
+    for name in [*sources.source_names(), *(kind.NAME for kind in generators().values() if kind.__module__.startswith("promptdsi."))]:
         assert f"`{name}" in data_page, name
     model_page = (ROOT / "docs/model.md").read_text("utf-8")
     for name, kind in strategies().items():
@@ -60,25 +62,40 @@ def test_everything_with_a_name_is_documented() -> None:
         assert f"`{path.name}`" in experiments_page, path.name
 
 
-def test_the_example_of_a_baseline_and_its_experiment_are_right(backbone: str, corpora: list[Corpus], tmp_path: Path) -> None:
+def test_the_example_of_a_baseline_is_right(backbone: str, corpora: list[Corpus], tmp_path: Path) -> None:
     page = (ROOT / "docs/experiments.md").read_text("utf-8")
-    (tmp_path / "shown_in_docs.py").write_text(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    (code,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class QueryMeans" in text)
+    (tmp_path / "shown_in_docs.py").write_text(code)
     spec = importlib.util.spec_from_file_location("shown_in_docs", tmp_path / "shown_in_docs.py")
     assert spec is not None and spec.loader is not None
     sys.modules["shown_in_docs"] = module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        params = {key: value for key, value in small.PARAMS.items() if key != "add_epochs"}
-        method = module.QueryMeans(**params, backbone=backbone, length=0.9).fit(corpora[0])
+        params = {key: value for key, value in small.PARAMS.items() if key not in ("add_epochs", "add.epochs")}
+        method = module.QueryMeans.from_params(params | {"backbone": backbone, "add.norm_scale": 0.9}).fit(corpora[0])
         before = [block.clone() for block in method.model_.rows.blocks]
         method.add(corpora[1]).save(tmp_path / "saved")
         assert all(old.equal(new) for old, new in zip(before, method.model_.rows.blocks, strict=False))
         assert module.QueryMeans.load(tmp_path / "saved").search("tea", k=3) == method.search("tea", k=3)
+        assert f'method = "{module.QueryMeans.name}"' in page
     finally:
         del sys.modules["shown_in_docs"]
-    experiment, scale = (tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL))
-    assert ExperimentFile.model_validate(experiment) and SettingTable.model_validate(scale["setting"]["demo"])
-    assert experiment["system"][0]["method"] == module.QueryMeans.name
+
+
+def test_the_example_of_a_study_is_right(tmp_path: Path) -> None:
+    """Its files as they are shown, but for the baseline, which is not installed; runs are made up."""
+    page = (ROOT / "docs/experiments.md").read_text("utf-8")
+    experiment, scale = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (code,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def report(" in text)
+    for name, text in {"means.toml": experiment, "scales/small.toml": scale, "reports/first_hits.py": code}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text.replace("query-means", "dense"))
+    store = RunStore(tmp_path / "results")
+    study = read_experiment(tmp_path / "means.toml", "small", store)
+    for run in study.runs:
+        store.write(studies.made_up_run(run))
+    report = studies.report_text(study, store)
+    assert "| Query means | " in report and "| S++ | " in report and "the demo corpus: after the last corpus" in report
     keys = {name for table in (ExperimentFile, SystemTable, SettingTable) for name in table.model_fields} - {"system"}
     assert not [key for key in keys if f"`{key}" not in page], "a key of these files is not described"
 
