@@ -111,10 +111,10 @@ function checkSize(bytes) {
 }
 
 /** Names of corpora are unique in an index. */
-function freeName(wanted) {
+function freeName(base) {
   const taken = new Set(index.corpora.map((corpus) => corpus.name));
-  let free = wanted;
-  for (let i = 2; taken.has(free); i++) free = `${wanted}-${i}`;
+  let free = base;
+  for (let i = 2; taken.has(free); i++) free = `${base}-${i}`;
   return free;
 }
 
@@ -175,14 +175,14 @@ function showProgress({corpus, stage, done, total, unit, seconds, state}) {
     h("p", {class: "line"}, h("b", {}, corpus), h("span", {class: "stage"}), h("span", {class: "figure soft"})),
     h("div", {class: "progress", role: "progressbar", "aria-label": `Adding ${corpus}`, "aria-valuemin": 0, "aria-valuemax": 100},
       h("span")));
-  const known = total > 0 && done !== null;
+  const measurable = total > 0 && done !== null;
   const bar = $(".progress", card);
-  bar.classList.toggle("unknown", !known);
-  bar.firstChild.style.width = known ? `${100 * done / total}%` : "";
-  if (known) bar.setAttribute("aria-valuenow", Math.round(100 * done / total));
+  bar.classList.toggle("unknown", !measurable);
+  bar.firstChild.style.width = measurable ? `${100 * done / total}%` : "";
+  if (measurable) bar.setAttribute("aria-valuenow", Math.round(100 * done / total));
   else bar.removeAttribute("aria-valuenow");
   $(".stage", card).textContent = state === "waiting" ? "waiting for its turn" : stage ?? "at work";
-  const amount = known ? `${number(done)} of ${number(total)} ${unit ?? ""} · ` : "";
+  const amount = measurable ? `${number(done)} of ${number(total)} ${unit ?? ""} · ` : "";
   $(".figure", card).textContent = amount + duration(seconds);
   if (card.isConnected) return;
   outcome.replaceChildren(card);

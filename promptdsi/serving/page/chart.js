@@ -79,9 +79,9 @@ function drawLines(place, series, metric) {
 
 function axes({first, last, lowest, x, y, right, bottom, height}) {
   const rows = [0, 0.25, 0.5, 0.75, 1].map((part) => lowest + part * (1 - lowest));
-  const wanted = Math.max(1, Math.ceil((last - first) / 8)); // not more numbers than there is room for
+  const step = Math.max(1, Math.ceil((last - first) / 8)); // not more numbers than there is room for
   const columns = [];
-  for (let generation = first; generation <= last; generation += wanted) columns.push(generation);
+  for (let generation = first; generation <= last; generation += step) columns.push(generation);
   return svg("g", {class: "axes", "aria-hidden": "true"},
     rows.map((share) => [svg("line", {x1: MARGIN.left, x2: right, y1: y(share), y2: y(share)}),
       svg("text", {x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end"}, `${Math.round(share * 1000) / 10}`)]),

@@ -4,10 +4,10 @@ import {$, errorBox, fact, h, loading, nameOf, number} from "./dom.js";
 import {index, state} from "./state.js";
 
 const LISTED = 10;
-let wanted = 0; // a slow answer must not replace a document that was opened after it
+let latest = 0; // a slow answer must not replace a document that was opened after it
 
 export async function openDocument(docid) {
-  const mine = ++wanted;
+  const request = ++latest;
   const dialog = $("#document");
   const fill = (title, ...content) => dialog.replaceChildren(
     h("header", {}, h("h2", {id: "document-title"}, title),
@@ -18,16 +18,16 @@ export async function openDocument(docid) {
   if (!dialog.open) dialog.showModal();
   try {
     const at = state.at ? `?at=${state.at}` : "";
-    const found = await call("GET", `api/documents/${encodeURIComponent(docid)}${at}`);
-    if (mine !== wanted) return;
-    fill(nameOf(found),
-      h("p", {class: "meta"}, h("span", {class: "docid"}, found.docid), badge(found)),
+    const stored = await call("GET", `api/documents/${encodeURIComponent(docid)}${at}`);
+    if (request !== latest) return;
+    fill(nameOf(stored),
+      h("p", {class: "meta"}, h("span", {class: "docid"}, stored.docid), badge(stored)),
       h("div", {class: "text"},
-        found.text || h("p", {class: "soft"}, index?.store === "text"
+        stored.text || h("p", {class: "soft"}, index?.store === "text"
           ? "This document has no text." : "This index keeps no text of its documents.")),
-      metadata(found.metadata));
+      metadata(stored.metadata));
   } catch (error) {
-    if (mine !== wanted) return;
+    if (request !== latest) return;
     fill(docid, errorBox(error, () => openDocument(docid)));
   }
   $("button", dialog).focus(); // what had focus was replaced

@@ -11,11 +11,11 @@ const tabs = [...document.querySelectorAll("[data-tab]")];
 
 function showTab(entered) {
   for (const tab of tabs) {
-    const here = tab.dataset.tab === state.tab;
+    const selected = tab.dataset.tab === state.tab;
     tab.href = addressOf({tab: tab.dataset.tab});
-    if (here) tab.setAttribute("aria-current", "page");
+    if (selected) tab.setAttribute("aria-current", "page");
     else tab.removeAttribute("aria-current");
-    $(`#view-${tab.dataset.tab}`).hidden = !here;
+    $(`#view-${tab.dataset.tab}`).hidden = !selected;
   }
   VIEWS[state.tab](entered);
 }

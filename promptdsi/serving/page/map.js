@@ -34,19 +34,19 @@ export function setUpMap() {
 }
 
 export async function showMap() {
-  const wanted = state.at ?? index?.generation;
-  if (!wanted || wanted === loadedFor) return;
-  loadedFor = wanted;
+  const generation = state.at ?? index?.generation;
+  if (!generation || generation === loadedFor) return;
+  loadedFor = generation;
   if (!data) $("#map-body").replaceChildren(loading("Drawing the map …"));
   try {
     const answer = await call("GET", `api/map${state.at ? `?at=${state.at}` : ""}`);
-    if (wanted !== loadedFor) return;
+    if (generation !== loadedFor) return;
     data = answer;
     if (data.topics.length === 0) by = "corpus";
     current = onlyGroup = null;
     layOut();
   } catch (error) {
-    if (wanted !== loadedFor) return;
+    if (generation !== loadedFor) return;
     loadedFor = data = null;
     $("#map-body").replaceChildren(errorBox(error, showMap));
   }
@@ -138,11 +138,11 @@ function draw() {
     pen.fillStyle = group === null ? grey : colors[group % 10];
     at(each, () => pen.fill(shapes[Math.floor((group ?? 0) / 10) % 5]));
   }
-  const found = data.points.filter((each) => ranks.has(each.docid));
-  for (const each of found) at(each, () => ring(ranks.get(each.docid) === 0 ? 9 : 7, ranks.get(each.docid) === 0 ? 2.4 : 1.4));
+  const hitPoints = data.points.filter((each) => ranks.has(each.docid));
+  for (const each of hitPoints) at(each, () => ring(ranks.get(each.docid) === 0 ? 9 : 7, ranks.get(each.docid) === 0 ? 2.4 : 1.4));
   if (current) at(current, () => ring(5.5, 2.4));
   ringed.textContent = hits.length > 0
-    ? `Rings: ${found.length} of ${count(hits.length, "hit")} of the query, the widest around the best.` : "";
+    ? `Rings: ${hitPoints.length} of ${count(hits.length, "hit")} of the query, the widest around the best.` : "";
 }
 
 /** A canvas does not know CSS variables; an element does. */
@@ -196,7 +196,7 @@ function walk(event) {
   };
   const middle = (each) => Math.hypot(each.x, each.y);
   const rank = current ? cost : middle; // the first key goes to the middle
-  const best = candidates.reduce((found, each) => (found === null || rank(each) < rank(found) ? each : found), null);
+  const best = candidates.reduce((nearest, each) => (nearest === null || rank(each) < rank(nearest) ? each : nearest), null);
   if (!best || rank(best) === Infinity) return;
   select(best);
   announce(`${nameOf(best)}, ${data.corpora[best.corpus]}`);

@@ -75,20 +75,20 @@ async function search(k = FIRST) {
   running?.abort();
   const query = state.q.trim();
   const {at} = state;
-  const mine = running = new AbortController();
-  const present = () => mine === running;
+  const request = running = new AbortController();
+  const isLatest = () => request === running;
   if (!query) {
     show(null);
     return;
   }
   document.body.classList.add("searching");
   try {
-    const {generation, results} = await call("POST", "api/search", {json: {query, k, explain: false, at}, signal: mine.signal});
-    if (present()) show({query, at, k, generation, ...results[0], whys: null});
+    const {generation, results} = await call("POST", "api/search", {json: {query, k, explain: false, at}, signal: request.signal});
+    if (isLatest()) show({query, at, k, generation, ...results[0], whys: null});
   } catch (error) {
-    if (present() && error.name !== "AbortError") showError(error);
+    if (isLatest() && error.name !== "AbortError") showError(error);
   } finally {
-    if (present()) document.body.classList.remove("searching");
+    if (isLatest()) document.body.classList.remove("searching");
   }
 }
 
@@ -188,11 +188,11 @@ function hitItem(hit, width) {
 
 /** Text with the query's words in <mark>; words are compared, never built into markup or a pattern. */
 function marked(text, query) {
-  const wanted = new Set((query.toLowerCase().match(WORD) ?? []).filter((word) => !STOP_WORDS.has(word)));
+  const words = new Set((query.toLowerCase().match(WORD) ?? []).filter((word) => !STOP_WORDS.has(word)));
   const parts = [];
   let end = 0;
   for (const match of text.matchAll(WORD)) {
-    if (!wanted.has(match[0].toLowerCase())) continue;
+    if (!words.has(match[0].toLowerCase())) continue;
     parts.push(text.slice(end, match.index), h("mark", {}, match[0]));
     end = match.index + match[0].length;
   }
@@ -253,8 +253,8 @@ function moveBetweenHits(event) {
   const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
   if (!step || event.ctrlKey || event.metaKey || event.altKey) return;
   const titles = [...document.querySelectorAll(".hit .title")];
-  const here = titles.findIndex((title) => title.closest(".hit").contains(event.target));
-  if (here < 0) return;
+  const position = titles.findIndex((title) => title.closest(".hit").contains(event.target));
+  if (position < 0) return;
   event.preventDefault();
-  (titles[here + step] ?? (step < 0 ? input : titles[here])).focus();
+  (titles[position + step] ?? (step < 0 ? input : titles[position])).focus();
 }

@@ -16,12 +16,12 @@ export const onState = (listener) => stateListeners.push(listener);
 export const onIndex = (listener) => indexListeners.push(listener);
 
 function read() {
-  const given = new URLSearchParams(location.search);
-  const at = Number.parseInt(given.get("at"), 10);
+  const parameters = new URLSearchParams(location.search);
+  const at = Number.parseInt(parameters.get("at"), 10);
   return {
-    q: given.get("q") ?? "",
+    q: parameters.get("q") ?? "",
     at: at > 0 ? at : null,
-    tab: TABS.includes(given.get("tab")) ? given.get("tab") : "search",
+    tab: TABS.includes(parameters.get("tab")) ? parameters.get("tab") : "search",
   };
 }
 
@@ -36,8 +36,8 @@ export function addressOf(changes) {
 }
 
 export function navigate(changes, {replace = false} = {}) {
-  const [here, there] = [addressOf({}), addressOf(changes)];
-  history[replace || here === there ? "replaceState" : "pushState"](null, "", there);
+  const [from, to] = [addressOf({}), addressOf(changes)];
+  history[replace || from === to ? "replaceState" : "pushState"](null, "", to);
   adopt({...state, ...changes});
 }
 

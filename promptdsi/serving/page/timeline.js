@@ -12,21 +12,21 @@ export async function showTimeline(entered) {
   // An evaluation may be recorded without a new generation, so coming back looks again.
   if (!index || (!entered && loadedFor === index.generation)) return;
   if (loadedFor === null) $("#generations").replaceChildren(loading("Reading the generations …"));
-  const mine = loadedFor = index.generation;
+  const generation = loadedFor = index.generation;
   await Promise.all([
-    fill(mine, $("#generations"), "api/generations", ({current, generations}) => generationList(generations, current)),
-    fill(mine, $("#retention"), "api/retention", ({records}) => (records.length > 0 ? retentionChart(records)
+    fill(generation, $("#generations"), "api/generations", ({current, generations}) => generationList(generations, current)),
+    fill(generation, $("#retention"), "api/retention", ({records}) => (records.length > 0 ? retentionChart(records)
       : empty("No evaluation is recorded.", h("p", {class: "soft"}, prose("`promptdsi eval INDEX CORPUS --record` adds one."))))),
   ]);
   markChosen();
 }
 
-async function fill(mine, place, path, draw) {
+async function fill(generation, place, path, draw) {
   try {
     const answer = await call("GET", path);
-    if (mine === loadedFor) keepingPlace(() => place.replaceChildren(draw(answer))); // a newer call answers for itself
+    if (generation === loadedFor) keepingPlace(() => place.replaceChildren(draw(answer))); // a newer call answers for itself
   } catch (error) {
-    if (mine !== loadedFor) return;
+    if (generation !== loadedFor) return;
     loadedFor = null;
     place.replaceChildren(errorBox(error, () => showTimeline(true)));
   }
