@@ -60,32 +60,15 @@ def create(
     Interrupted, the same command continues from its last checkpoint.
     """
     use_threads(threads)
-    params = parse_settings(settings or [])
-    if is_helper():
-        from promptdsi.index.index import Index
-
-        given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
-        return Index.help_create(method, preset, params | {key: value for key, value in given.items() if value is not None})
-    documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     from promptdsi.index.index import Index
 
-    created = Index.create(
-        index,
-        documents,
-        method=method,
-        preset=preset,
-        prompts=prompts,
-        backbone=backbone,
-        params=params,
-        name=name,
-        store=store,
-        keep_probes=keep_probes,
-        keep_queries=keep_queries,
-        seed=seed,
-        device=device,
-        offline=offline,
-        **report_progress(quiet),
-    )
+    params = parse_settings(settings or [])
+    chosen: dict[str, Any] = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
+    if is_helper():
+        return Index.help_create(method, preset, params | {key: value for key, value in chosen.items() if value is not None})
+    documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
+    chosen |= {"name": name, "store": store, "keep_probes": keep_probes, "keep_queries": keep_queries} | report_progress(quiet)
+    created = Index.create(index, documents, method=method, preset=preset, params=params, **chosen)
     assert created.report is not None
     show_report(created.report, index, quiet=quiet, json=json)
 

@@ -80,3 +80,11 @@ def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[st
     if unknown := [docid for docid in docids if docid not in rows]:
         raise DataError(f"holds no document {unknown[0]!r}{suggest_similar(unknown[0], rows)}", path=store.folder)
     return rows
+
+
+def docid_list(docids: str | Sequence[str]) -> list[str]:
+    """One docid or several as a list; none at all is an error."""
+    listed = [docids] if isinstance(docids, str) else list(docids)
+    if not listed or "" in listed:
+        raise UsageError("no docid was given")
+    return listed

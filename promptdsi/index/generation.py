@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,6 +41,15 @@ OPEN_FILES = 64  # document files open at a time: an index may have more corpora
 _shared_sessions: weakref.WeakValueDictionary[tuple[Any, ...], EncoderSessions] = weakref.WeakValueDictionary()
 
 
+class Opening(NamedTuple):
+    """The keywords of `Index.open`: whether checksums are verified, what encodes queries, and how many threads a search may use."""
+
+    check: bool = True
+    engine: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+
+
 class RowOrigin(NamedTuple):
     """Where a row comes from: its corpus, the number of that corpus, and the row's position in it."""
 
@@ -53,25 +61,15 @@ class RowOrigin(NamedTuple):
 class Generation:
     """A generation opened for searching. Any number of threads may share it; it never writes.
 
-    `verified` names blobs whose checksum was verified before; `engine` encodes queries, `threads` is how many one search may use.
+    `verified` names blobs whose checksum was verified before.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        manifest: Manifest,
-        *,
-        check: bool = True,
-        verified: Collection[str] = frozenset(),
-        engine: str = "auto",
-        device: str = "auto",
-        threads: int | None = None,
-    ) -> None:
-        if check:
+    def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, verified: Collection[str] = frozenset()) -> None:
+        if opening.check:
             store.check(manifest, manifest.blobs() - set(verified))
-        threads = threads and min(threads, cores())  # more than cores only wait for each other, and take long to start
-        self.store, self.manifest, self.device, self.threads = store, manifest, device, threads
-        self.engine = check_engine(engine, device)
+        self.store, self.manifest, self.device = store, manifest, opening.device
+        self.engine = check_engine(opening.engine, opening.device)
+        self.threads = opening.threads and min(opening.threads, cores())  # more than cores only wait for each other
         with as_data_error(store, manifest):
             self.table = self._open_table()
             self._check_encoder()
@@ -210,19 +208,26 @@ class Generation:
         return getattr(again.corpora[number], part) or name
 
 
-def open_generation(store: Store, *, at: int | None = None, erase: Mapping[str, str] = MappingProxyType({}), **how: Any) -> Generation:
-    """Open a generation with the keywords of `Generation`; if another process purges meanwhile, read the manifest again.
+def open_generation(
+    store: Store,
+    opening: Opening,
+    *,
+    at: int | None = None,
+    verified: Collection[str] = frozenset(),
+    erase: Mapping[str, str] | None = None,
+) -> Generation:
+    """Open a generation; if another process purges meanwhile, read the manifest again.
 
     `erase` maps the blobs that an unfinished purge removes to their replacements.
     """
     manifest = store.manifest(at)
-    if manifest.blobs() & erase.keys():
-        return Generation(store, manifest.renamed(dict(erase)), **how)
+    if erase and manifest.blobs() & erase.keys():
+        return Generation(store, manifest.renamed(dict(erase)), opening, verified=verified)
     with contextlib.suppress(DataError, FileNotFoundError):
-        generation = Generation(store, manifest, **how)
+        generation = Generation(store, manifest, opening, verified=verified)
         if at is None or store.manifest(at) == manifest:
             return generation
-    return Generation(store, store.manifest(at), **how)
+    return Generation(store, store.manifest(at), opening, verified=verified)
 
 
 def check_engine(engine: str, device: str) -> str:

@@ -2,8 +2,7 @@
 
     index = Index.create("my-index", Corpus.read("d0"))
     index.add(Corpus.read("d1"))
-    for hit in index.search("who wrote hamlet", k=10):
-        print(hit.docid, hit.score, hit.title)
+    hits = index.search("who wrote hamlet", k=10)
 
 An `Index` answers from one generation, also while another process writes; `refresh` moves it to the newest one.
 """
@@ -11,58 +10,35 @@ An `Index` answers from one generation, also while another process writes; `refr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import delete, explain, export, purge, search, verify
-from promptdsi.index.generation import Generation, check_engine, open_generation, suggest_similar
+from promptdsi.index import delete, explain, export, purge, results, search, verify
+from promptdsi.index.generation import Generation, Opening, check_engine, open_generation, suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.measure import evaluate_split
-from promptdsi.index.results import (
-    DiskUsage,
-    DocumentSample,
-    EvalRecord,
-    Hit,
-    IndexSummary,
-    Location,
-    Neighbor,
-    Report,
-    SearchRequest,
-    SearchResult,
-    Verification,
-    WorkEstimate,
-)
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
-OnStart = Callable[[WorkEstimate], None]
+Committed = TypeVar("Committed")
+OnStart = Callable[[results.WorkEstimate], None]
 
 
 class Index:
     """A durable index, opened at one generation. `report` is what the last create, add or tune did."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        manifest: Manifest,
-        pinned: bool = False,
-        check: bool = True,
-        engine: str = "auto",
-        device: str = "auto",
-        threads: int | None = None,
-    ) -> None:
-        self.store, self.pinned, self.device = store, pinned, device
-        self.report: Report | None = None
-        self._open: dict[str, Any] = {"engine": engine, "device": device, "threads": threads, "check": check}
-        check_engine(engine, device)
+    def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, pinned: bool = False) -> None:
+        self.store, self.path, self.opening, self.pinned = store, store.folder, opening, pinned
+        self.report: results.Report | None = None
         self._manifest: Manifest | None = manifest
         self._opened: Generation | None = None
+        check_engine(opening.engine, opening.device)
 
     @classmethod
     def create(
@@ -87,20 +63,18 @@ class Index:
     ) -> Self:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
-        `preset` and then `params` set the parameters of the method (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`); `prompts`
-        and `backbone` are the two most often changed. `store` says what is stored of documents: `text`, `title` or `none`.
-        `keep_probes` dev queries are stored to measure drift with later, `keep_queries` stores the training queries for
-        `search(explain=True)`. `on_start` is called with an estimate of the work before training begins.
+        `preset` and then `params` (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`) set the parameters of the method. `store` says what is
+        stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are stored to measure drift with later, `keep_queries`
+        stores the training queries for `search(explain=True)`. `on_start` is called with an estimate before training begins.
         """
-        from promptdsi.index import update as training  # imports torch
-        from promptdsi.index.method_io import make_method
+        from promptdsi.index import method_io  # import torch
+        from promptdsi.index import update as training
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
-        chosen = make_method(method, preset, {**(params or {}), **{key: value for key, value in given.items() if value is not None}})
-        options = training.Options(
-            name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device, progress=progress, on_start=on_start
-        )
-        report = training.create(Store(Path(path).expanduser()), corpus, chosen, options)
+        params = {**(params or {}), **{key: value for key, value in given.items() if value is not None}}
+        options = training.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
+        options = replace(options, progress=progress, on_start=on_start)
+        report = training.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -108,10 +82,9 @@ class Index:
     @staticmethod
     def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
         """In a helper process of torchrun: train together with the first process, which runs `create` and writes the index."""
-        from promptdsi.index.method_io import make_method
-        from promptdsi.training.distributed import receive_corpus
+        from promptdsi.index import update as training
 
-        make_method(method, preset, params).fit(receive_corpus())
+        training.help_create(method, preset, params)
 
     @classmethod
     def open(
@@ -126,31 +99,17 @@ class Index:
     ) -> Self:
         """Open an index for reading and writing, at the newest generation or, read-only, at generation `at`. Writes nothing.
 
-        With `check` the checksum of every file of the generation is verified now; without, files are opened when they are first
-        needed and not verified. `engine` encodes queries: `onnx` needs no torch, `int8` is faster and approximate, `torch` runs
-        on any `device`. `threads` is the number of CPU threads of one search (default: one per core).
+        `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
+        encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
         """
         store = Store(Path(path).expanduser())
-        index = cls(store, manifest=store.manifest(at), pinned=at is not None, engine=engine, device=device, threads=threads, check=check)
-        if check:
-            index._opened = open_generation(store, at=at, **index._open)
-        return index
+        index = cls(store, store.manifest(at), Opening(check, engine, device, threads), pinned=at is not None)
+        return index._load(at) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
-        """Another `Index` of the same folder, at the newest generation or at `at`; files that this one verified are not verified again.
-
-        Blobs that an unfinished purge is about to erase are not used.
-        """
-        verified = self.opened.manifest.blobs()
-        opened = open_generation(self.store, at=at, verified=verified, erase=self.manifest.erase if at is not None else {}, **self._open)
-        index = type(self)(self.store, manifest=opened.manifest, pinned=at is not None, **self._open)
-        index._opened = opened
-        return index
-
-    @staticmethod
-    def current_generation(path: str | Path) -> int:
-        """The number of the newest generation of the index in a folder."""
-        return Store(Path(path).expanduser()).current()
+        """Another `Index` of the same folder; files that this one verified are not verified again, files about to be purged not used."""
+        index = type(self)(self.store, self.manifest, self.opening, pinned=at is not None)
+        return index._load(at, verified=self.opened.manifest.blobs(), erase=self.manifest.erase if at is not None else {})
 
     @staticmethod
     def commit_mark(path: str | Path) -> bytes:
@@ -158,23 +117,17 @@ class Index:
         return Store(Path(path).expanduser()).commit_mark()
 
     @property
-    def path(self) -> Path:
-        return self.store.folder
-
-    @property
     def manifest(self) -> Manifest:
         """The manifest of the generation this index answers from."""
-        if self._opened is not None:
-            return self._opened.manifest
         if self._manifest is None:
-            self._manifest = self.store.manifest()
+            self._manifest = self._opened.manifest if self._opened else self.store.manifest()
         return self._manifest
 
     @property
     def opened(self) -> Generation:
         """The opened generation. After a write it is opened when next needed: writing itself opens no document."""
         if self._opened is None:
-            self._opened = open_generation(self.store, at=self.manifest.number, **self._open)
+            self._opened = open_generation(self.store, self.opening, at=self.manifest.number)
         return self._opened
 
     @property
@@ -182,17 +135,13 @@ class Index:
         return self.manifest.number
 
     def __len__(self) -> int:
-        """The number of documents that can be retrieved."""
         return self.manifest.documents
 
     def refresh(self) -> bool:
         """Move to the newest generation; true if there was a newer one."""
         if self.pinned or self.store.current() == self.generation:
             return False
-        self._forget_generation()
-        return True
-
-    # Training -------------------------------------------------------------------------------------------------------------
+        return self._committed(True)
 
     def add(
         self,
@@ -207,7 +156,7 @@ class Index:
         seed: int | None = None,
         progress: Progress = silent,
         on_start: OnStart | None = None,
-    ) -> Report:
+    ) -> results.Report:
         """Learn the next corpus and commit a generation. No earlier document or query is read.
 
         `fast` adds the documents without training; `tune` trains them later. `update` replaces documents whose content changed.
@@ -215,51 +164,40 @@ class Index:
         """
         from promptdsi.index import update as training
 
-        options = training.Options(
-            name=name,
-            fast=fast,
-            update=update,
-            max_drift=max_drift,
-            keep_probes=keep_probes,
-            keep_queries=keep_queries,
-            seed=seed,
-            device=self.device,
-            progress=progress,
-            on_start=on_start,
-        )
-        self.report = training.add(self._writable(), corpus, options)
-        self._forget_generation()
+        options = training.Options(name=name, keep_probes=keep_probes, keep_queries=keep_queries, seed=seed, device=self.opening.device)
+        options = replace(options, fast=fast, update=update, max_drift=max_drift, progress=progress, on_start=on_start)
+        self.report = self._committed(training.add(self._writable(), corpus, options))
         return self.report
 
     def tune(
         self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
-    ) -> list[Report]:
+    ) -> list[results.Report]:
         """Train the corpora that were added with `fast`, one generation each."""
         from promptdsi.index import update as training
 
-        options = training.Options(max_drift=max_drift, seed=seed, device=self.device, progress=progress, on_start=on_start)
+        options = training.Options(max_drift=max_drift, seed=seed, device=self.opening.device, progress=progress, on_start=on_start)
         try:
             reports = training.tune(self._writable(), options)
         finally:
-            self._forget_generation()  # corpora tuned before one that failed stay
+            self._committed(None)  # corpora tuned before one that failed stay
         self.report = reports[-1] if reports else self.report
         return reports
 
-    # Search and evaluation ------------------------------------------------------------------------------------------------
+    @overload
+    def search(self, queries: str, *, k: int = 10, explain: bool = False) -> list[results.Hit]: ...
 
     @overload
-    def search(self, queries: str, *, k: int = 10, explain: bool = False) -> list[Hit]: ...
+    def search(self, queries: list[str], *, k: int = 10, explain: bool = False) -> list[list[results.Hit]]: ...
 
-    @overload
-    def search(self, queries: list[str], *, k: int = 10, explain: bool = False) -> list[list[Hit]]: ...
-
-    def search(self, queries: str | list[str], *, k: int = 10, explain: bool = False) -> list[Hit] | list[list[Hit]]:
+    def search(self, queries: str | list[str], *, k: int = 10, explain: bool = False) -> list[results.Hit] | list[list[results.Hit]]:
         """The k best documents of a query, or of each of several queries."""
         if isinstance(queries, str):
-            return self.search_batch([SearchRequest(queries, k, explain)])[0].hits
-        return [result.hits for result in self.search_batch([SearchRequest(query, k, explain) for query in queries])]
+            return self.search_batch([results.SearchRequest(queries, k, explain)])[0].hits
+        return [result.hits for result in self.search_batch([results.SearchRequest(query, k, explain) for query in queries])]
 
-    def search_batch(self, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
+    def search_batch(
+        self, requests: Sequence[results.SearchRequest], *, stop: Callable[[], bool] = lambda: False
+    ) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
         return search.search_batch(self.opened, requests, stop=stop)
 
@@ -267,7 +205,7 @@ class Index:
         """What the index stores of a document."""
         return self.opened.get(docid)
 
-    def locate(self, docid: str) -> Location | None:
+    def locate(self, docid: str) -> results.Location | None:
         """The corpus of a document and whether it is deleted; None where the index has no such document."""
         return self.opened.locate(docid)
 
@@ -275,12 +213,12 @@ class Index:
         """The end of an error message that names the most similar docid, or nothing."""
         return suggest_similar(docid, self.opened.row_of)
 
-    def neighbors(self, docid: str, *, k: int = 5) -> list[Neighbor]:
+    def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
         self.opened.get(docid)  # raises where there is no such document
         return explain.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
 
-    def sample(self, limit: int) -> DocumentSample:
+    def sample(self, limit: int) -> results.DocumentSample:
         """At most `limit` documents, evenly spaced in order of arrival, with their rows."""
         return self.opened.sample(limit)
 
@@ -289,32 +227,29 @@ class Index:
     ) -> EvalResult:
         """Exact ranks of the relevant documents of a split's queries.
 
-        `record` stores the ranks, no text, in the index; `run` is a file to write the best `run_k` documents of each query to, in
-        TREC format.
+        `record` stores the ranks, no text, in the index; `run` is a TREC run file to write, with the best `run_k` documents of each query.
         """
         result = evaluate_split(self.opened, corpus, split, run, run_k)
         if record:
             ranks = [min(query.ranks) for query in result.query_ranks]
-            self.store.write_record(EvalRecord(self.generation, corpus.name, split, ranks))
+            self.store.write_record(results.EvalRecord(self.generation, corpus.name, split, ranks))
         return result
 
-    def eval_records(self) -> list[EvalRecord]:
+    def eval_records(self) -> list[results.EvalRecord]:
         """The evaluations that were recorded, by generation, then by corpus."""
         return self.store.read_records()
 
-    # Deletion and history -------------------------------------------------------------------------------------------------
-
     def delete(self, docids: str | Sequence[str]) -> Manifest:
         """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
-        return self._committed(delete.delete(self._writable(), _docids(docids)))
+        return self._committed(delete.delete(self._writable(), delete.docid_list(docids)))
 
     def undelete(self, docids: str | Sequence[str]) -> Manifest:
         """Show deleted documents again."""
-        return self._committed(delete.undelete(self._writable(), _docids(docids)))
+        return self._committed(delete.undelete(self._writable(), delete.docid_list(docids)))
 
     def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
-        return self._committed(purge.purge(self._writable(), None if docids is None else _docids(docids)))
+        return self._committed(purge.purge(self._writable(), None if docids is None else delete.docid_list(docids)))
 
     def rollback(self, to: int | None = None) -> Manifest:
         """Commit a new generation that equals an earlier one, by default the one before."""
@@ -328,17 +263,15 @@ class Index:
         """The sha256 of the manifest file of a generation."""
         return sha256_of(self.store.manifest_path(generation))
 
-    # Description and maintenance ------------------------------------------------------------------------------------------
-
-    def info(self) -> IndexSummary:
+    def info(self) -> results.IndexSummary:
         """What this generation contains."""
         return self.manifest.summary()
 
-    def disk_usage(self) -> DiskUsage:
+    def disk_usage(self) -> results.DiskUsage:
         """The size of the folder, and what `purge` or the next write would remove."""
         return delete.disk_usage(self.store, self.manifest)
 
-    def verify(self, *, progress: Progress = silent) -> Verification:
+    def verify(self, *, progress: Progress = silent) -> results.Verification:
         """Check every file against its checksum and every generation for consistency."""
         return verify.verify(self.store, progress=progress)
 
@@ -346,21 +279,18 @@ class Index:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
         return export.export(self.opened, to, Path(folder))
 
+    def _load(self, at: int | None, **how: Any) -> Self:
+        """Open the generation now; its manifest may have been replaced by a purge since it was read."""
+        self._opened = open_generation(self.store, self.opening, at=at, **how)
+        self._manifest = self._opened.manifest
+        return self
+
     def _writable(self) -> Store:
         if self.pinned:
             raise UsageError(f"the index was opened at generation {self.generation}: that one is read only")
         return self.store
 
-    def _committed(self, manifest: Manifest) -> Manifest:
-        self._forget_generation()
-        return manifest
-
-    def _forget_generation(self) -> None:
+    def _committed(self, result: Committed) -> Committed:
+        """Forget the generation that was current before a write; the newest one is opened when next needed."""
         self._opened = self._manifest = None
-
-
-def _docids(docids: str | Sequence[str]) -> list[str]:
-    listed = [docids] if isinstance(docids, str) else list(docids)
-    if not listed or "" in listed:
-        raise UsageError("no docid was given")
-    return listed
+        return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from promptdsi.index.blobs import STORES, content_hash
 from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.measure import estimate_work, measure_drift, measure_training
-from promptdsi.index.method_io import check_training_blobs, live_ids, load_method, stored_corpus, write_corpus, write_prompts
+from promptdsi.index.method_io import check_training_blobs, live_ids, load_method, make_method, stored_corpus, write_corpus, write_prompts
 from promptdsi.index.purge import finish_purge
 from promptdsi.index.results import Report, WorkEstimate
 from promptdsi.index.store import WORK, Store
@@ -23,7 +23,7 @@ from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import share_corpus
+from promptdsi.training.distributed import receive_corpus, share_corpus
 from promptdsi.training.encoding import encode_once
 from promptdsi.training.examples import TrainingPair
 
@@ -95,6 +95,11 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
         manifest = replace(manifest, **_trained(store, manifest, corpus, method, pairs, options, name=name, since=1))
         report = Report(1, "create", name, added=len(corpus))
         return _commit(store, manifest, method, corpus, pairs, report, started, options)
+
+
+def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
+    """In a helper process of torchrun: train D0 together with the process that runs `create`."""
+    make_method(method, preset, params).fit(receive_corpus())
 
 
 def add(store: Store, corpus: Corpus, options: Options) -> Report:
