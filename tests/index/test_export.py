@@ -59,7 +59,7 @@ def test_hugging_face_libraries_give_the_same_scores(index: Index, tmp_path: Pat
     card = (tmp_path / "out/README.md").read_text()
     assert card.startswith("---\n") and "| new | 1 | 4 |" in card and "No prompts" in card
     described = json.loads((tmp_path / "out/promptdsi.json").read_text())
-    assert described["generation"] == 5 and described["params"]["scale"] == 20.0
+    assert described["generation"] == 5 and described["params"]["encoding"]["scale"] == 20.0
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "mpnet"])
