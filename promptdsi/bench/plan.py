@@ -179,8 +179,8 @@ def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
         check_stream(table.stream)
         params = changed_params("rows", table.d0)
         check_method("rows", params)
-        for method, own in table.methods.items():
-            changed_params(method, own)
+        for method, params_of_method in table.methods.items():
+            changed_params(method, params_of_method)
         add = add_params(table.add)
     d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params()})
     add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add
@@ -194,10 +194,10 @@ def d0_params() -> set[str]:
 
 def add_params(table: Params) -> Params:
     """Parameters for the corpora after D0, in dotted form; a key that is no field of `add` is the name of another parameter."""
-    known = {name for method in methods() for name in default_params(method)}
-    named = {f"add.{name}" if f"add.{name}" in known else name: value for name, value in table.items()}
+    names = {name for method in methods() for name in default_params(method)}
+    named = {f"add.{name}" if f"add.{name}" in names else name: value for name, value in table.items()}
     add = flatten_params(current_params(named))
-    if unknown := [name for name in add if name not in known]:
+    if unknown := [name for name in add if name not in names]:
         raise UsageError(f"no method has an option {unknown[0]!r}")
     return add
 
@@ -224,9 +224,9 @@ def errors_name(path: Path, where: str) -> Iterator[None]:
 def check_stream(spec: Params) -> None:
     """Refuse what no stream can be built from. Files are not looked for: a report needs none."""
     options = [name for name in inspect.signature(build_stream).parameters if name not in ("text", "request")]
-    known = ["source", "pseudo", "raw", "seed", *options]
-    if unknown := sorted(set(spec) - set(known)):
-        raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(known)}")
+    keys = ["source", "pseudo", "raw", "seed", *options]
+    if unknown := sorted(set(spec) - set(keys)):
+        raise UsageError(f"stream has an unknown key {unknown[0]!r}; known are {', '.join(keys)}")
     if not isinstance(spec.get("source"), str):
         raise UsageError(f"stream needs a source: a path, or one of {', '.join(source_names())}")
 
@@ -250,14 +250,12 @@ def _points(path: Path, system: System, setting: Setting, table: ExperimentFile)
 def _params(system: System, setting: Setting, value: Any) -> Params:
     """From the weakest to the strongest: the system's preset without what belongs to D0, D0's parameters, what the setting says of
     later corpora and of the method, the system's own parameters and the swept one."""
-    known, of_d0 = default_params(system.method), d0_params()
+    defaults, of_d0 = default_params(system.method), d0_params()
     with_rows = issubclass(methods()[system.method], DSIMethod)
     preset = changed_params(system.method, {"preset": system.params["preset"]}) if "preset" in system.params else {}
     preset = {name: given for name, given in preset.items() if name not in of_d0 and name not in SHARED_AFTER_D0}
-    shared = {name: given for name, given in {**setting.d0.params, **setting.add}.items() if name in known and name != "seed"}
-    shared = {
-        name: given for name, given in shared.items() if name in known and name != "seed" and (with_rows or name in SHARED_WITHOUT_ROWS)
-    }
-    own = {name: given for name, given in system.params.items() if name != "preset"}
+    shared = {name: given for name, given in {**setting.d0.params, **setting.add}.items() if name in defaults and name != "seed"}
+    shared = {name: given for name, given in shared.items() if with_rows or name in SHARED_WITHOUT_ROWS}
+    params = {name: given for name, given in system.params.items() if name != "preset"}
     swept = {system.parameter: value} if system.parameter else {}
-    return changed_params(system.method, preset, shared, setting.methods.get(system.method, {}), own, swept)
+    return changed_params(system.method, preset, shared, setting.methods.get(system.method, {}), params, swept)

@@ -217,11 +217,11 @@ def _setting_provenance(results: SystemResults, setting: Setting) -> Iterator[st
         yield "- seeds: " + ", ".join(str(seed) for seed in seeds)
     for result in results.of(setting):
         if result.records:
-            own = {name: value for name, value in result.records[0].run.params.items() if setting.d0.params.get(name) != value}
+            params = {name: value for name, value in result.records[0].run.params.items() if setting.d0.params.get(name) != value}
             chosen = ", ".join(f"`{json.dumps(record.searched.chosen)}`" for record in result.records if record.searched)
             searched = f"; searched: {chosen}" if chosen else ""
             method, code = result.point.system.method, _distinct(result.records, "code")
-            yield f"- {result.label}: {method} with `{json.dumps(own, sort_keys=True)}`{searched}; code {code}"
+            yield f"- {result.label}: {method} with `{json.dumps(params, sort_keys=True)}`{searched}; code {code}"
 
 
 def _distinct(records: Sequence[RunRecord | D0Record], name: str) -> str:

@@ -99,29 +99,29 @@ def changed_params(method: str, *layers: Params) -> Params:
 
     Only what differs: a parameter that a later release adds with a neutral default does not change the name of a run.
     """
-    known = default_params(method)
+    defaults = default_params(method)
     given: Params = {}
     for layer in layers:
         preset = layer.get("preset", "paper")
         if preset not in PRESETS:
             raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-        given |= {name: value for name, value in flatten_params(PRESETS[preset]).items() if name in known}
-        own = flatten_params(current_params({name: value for name, value in layer.items() if name != "preset"}, known))
-        if OPTIONS in own:
-            own[OPTIONS] = given.get(OPTIONS, {}) | own[OPTIONS]
-        given |= own
-    if unknown := [name for name in given if name not in known]:
-        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(known)}")
+        given |= {name: value for name, value in flatten_params(PRESETS[preset]).items() if name in defaults}
+        params = flatten_params(current_params({name: value for name, value in layer.items() if name != "preset"}, defaults))
+        if OPTIONS in params:
+            params[OPTIONS] = given.get(OPTIONS, {}) | params[OPTIONS]
+        given |= params
+    if unknown := [name for name in given if name not in defaults]:
+        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(defaults)}")
     if given.get(OPTIONS):
-        usual = make_strategy(str(given.get("prompts", known["prompts"]))).get_params()
-        given[OPTIONS] = {name: as_json(value) for name, value in given[OPTIONS].items() if as_json(value) != as_json(usual.get(name))}
-    return {name: as_json(value) for name, value in sorted(given.items()) if as_json(value) != known[name]}
+        options = make_strategy(str(given.get("prompts", defaults["prompts"]))).get_params()
+        given[OPTIONS] = {name: as_json(value) for name, value in given[OPTIONS].items() if as_json(value) != as_json(options.get(name))}
+    return {name: as_json(value) for name, value in sorted(given.items()) if as_json(value) != defaults[name]}
 
 
 def make_method(method: str, params: Params, **machine: Any) -> Method:
     """A method from dotted parameters; keywords of the machine (seed, offline) reach the methods that have them."""
-    known = default_params(method)
-    return methods()[method].from_params(params | {name: value for name, value in machine.items() if name in known})
+    defaults = default_params(method)
+    return methods()[method].from_params(params | {name: value for name, value in machine.items() if name in defaults})
 
 
 def as_json(value: Any) -> Any:

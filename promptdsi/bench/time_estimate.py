@@ -41,12 +41,12 @@ class Guess(NamedTuple):
 
 
 class PlanRow(NamedTuple):
-    """A D0, or a system in a setting; `hours` are those of its missing runs."""
+    """A D0, or a system in a setting; `seconds` are those of its missing runs."""
 
     what: str
     runs: int
     missing: int
-    hours: float
+    seconds: float
     source: str
 
 
@@ -57,7 +57,7 @@ def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRo
     for setting in {setting.d0.key: setting for experiment in experiments for setting in experiment.settings}.values():
         recorded = store.d0(setting.d0) is not None
         guess = Guess(0.0, "measured") if recorded else guess_d0(setting.d0, timed, sizes)
-        rows.append(PlanRow(f"{setting.label}: D0", 1, int(not recorded), round(guess.seconds / 3600, 4), guess.source))
+        rows.append(PlanRow(f"{setting.label}: D0", 1, int(not recorded), guess.seconds, guess.source))
     groups: dict[str, dict[str, Run]] = {}
     seen: set[str] = set()
     for experiment in experiments:
@@ -72,8 +72,8 @@ def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRo
     for name, runs in groups.items():
         missing = [run for run in runs.values() if not store.path(run.file).is_file()]
         guesses = [guess_run(run, timed, sizes) for run in missing]
-        hours, sources = sum(guess.seconds for guess in guesses) / 3600, sorted({guess.source for guess in guesses})
-        rows.append(PlanRow(name, len(runs), len(missing), round(hours, 4), ", ".join(sources) or "measured"))
+        seconds, sources = sum(guess.seconds for guess in guesses), sorted({guess.source for guess in guesses})
+        rows.append(PlanRow(name, len(runs), len(missing), seconds, ", ".join(sources) or "measured"))
     return rows
 
 
@@ -100,10 +100,10 @@ def guess_run(run: Run, timed: Sequence[TimedRun], sizes: Sizes) -> Guess:
     """From the most similar runs that are recorded."""
     described, variant = run.describe(), run.params.get("prompts")
     method = [(each, each.run) for each in timed if isinstance(each.run, RunDescription) and each.run.method == run.method]
-    near = [(each, other) for each, other in method if (other.stream, other.d0) == (described.stream, described.d0)]
-    if same := [each.seconds for each, other in near if (other.params, other.search) == (run.params, run.search)]:
+    same_d0 = [(each, other) for each, other in method if (other.stream, other.d0) == (described.stream, described.d0)]
+    if same := [each.seconds for each, other in same_d0 if (other.params, other.search) == (run.params, run.search)]:
         return Guess(float(np.mean(same)), "measured")
-    if similar := [each for each, other in near if other.params.get("prompts") == variant] or [each for each, _ in near]:
+    if similar := [each for each, other in same_d0 if other.params.get("prompts") == variant] or [each for each, _ in same_d0]:
         return _scaled(described, similar, sizes, f"{run.method}{f' {variant}' if variant else ''} here")
     return _scaled(described, [each for each, _ in method], sizes, f"{run.method} elsewhere")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -107,10 +107,14 @@ def plan(
 
     store = RunStore(results)
     rows = plan_rows([read_experiment(path, scale, store) for path in experiments], store)
-    hours = sum(row.hours for row in rows)
+    total = sum(row.seconds for row in rows) / 3600
+    columns: list[dict[str, Any]] = [
+        {"what": row.what, "runs": row.runs, "missing": row.missing, "hours": round(row.seconds / 3600, 4), "from": row.source}
+        for row in rows
+    ]
     if json:
-        print_json({"plan": [row._asdict() for row in rows], "hours": round(hours, 2)})
+        print_json({"plan": columns, "hours": round(total, 2)})
         return
-    total = {"what": "all", "runs": sum(row.runs for row in rows), "missing": sum(row.missing for row in rows)}
-    shown = [row._asdict() | {"hours": f"{row.hours:.2f}"} for row in rows]
-    print_table(f"{scale}: hours still to run on this machine", [*shown, total | {"hours": f"{hours:.2f}", "source": ""}], total=True)
+    totals = {"what": "all", "runs": sum(row.runs for row in rows), "missing": sum(row.missing for row in rows), "hours": total, "from": ""}
+    table = [row | {"hours": f"{row['hours']:.2f}"} for row in [*columns, totals]]
+    print_table(f"{scale}: hours still to run on this machine", table, total=True)
