@@ -267,7 +267,7 @@ def test_the_rule_of_choosing() -> None:
     # best: the largest sum is .84 + .58. weak: 3 loses half a point and more of it, 2 does not. lost: none retains, so the best.
     assert selection_rule.choose(systems) == {"best": 2, "weak": 2, "lost": 2}
     limits = list(limits_of(systems, selection_rule.choose(systems)))
-    # Rows only keep .53 at most. best, larger row norm: of its dials that keep as much, 2 and 4, the one that learns more.
+    # Rows only keep .53 at most. best, larger row norm: of its values that retain as much, 2 and 4, the one that learns more.
     figures |= {("Rows only", 1): (0.77, 0.53), ("Rows only", 2): (0.81, 0.40), ("best", 4): (0.85, 0.53)}
     figures |= {("best, larger row norm", number): figures["best", number] for number in (1, 2, 3, 4)}
     chosen = selection_rule.choose([Fake(*key) for key in figures])
