@@ -59,7 +59,7 @@ UNFINISHED = frozenset(
         "tests/index/test_index_faults.py",
         "tests/index/test_index_growth.py",
         "tests/index/test_index_machine.py",
-        "tests/index/test_index_review.py",
+        "tests/index/test_index_edge_cases.py",
         "tests/methods/test_baselines.py",
         "tests/methods/test_contract.py",
         "tests/methods/test_dpr.py",

@@ -15,7 +15,8 @@ import pytest
 import small
 
 from promptdsi import Corpus, DataError, Index, PromptDSIError
-from promptdsi.index.manifest import Manifest, sealed, unsealed
+from promptdsi.aliases import MANIFEST
+from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
 from promptdsi.index.store import NoIndex, Store
 from promptdsi.methods.storage import to_bytes
 
@@ -197,6 +198,11 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     """Made once with `tools/docs/build_golden.py` and never again: what was written then must be read now, with the same answers."""
     place = small.copied(GOLDEN / golden / "index", tmp_path / "index")
     expected = json.loads((GOLDEN / golden / "expected.json").read_text("utf-8"))
+    old = unsealed(place / "generations/000001.json")
+    assert old["format"] == 1 and set(MANIFEST) <= old.keys()  # the file has the old names, the manifest that is read the new ones
+    first = Index.open(place, at=1, device="cpu").manifest
+    assert all(getattr(first, new) == old[name] for name, new in MANIFEST.items())
+    assert first.params["encoding"]["normalize"] == old["params"]["normalise"] and "stand_ins" not in first.params
     index = Index.open(place, device="cpu")
     assert index.verify().problems == []
     for query, hits in expected["searches"].items():
@@ -211,6 +217,7 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
             index.add(more, name="more")
     index.add(more, name="more", fast=bool(index.opened.method.retired))  # and learning goes on
     assert index.get(more.documents[0].docid) == more.documents[0]
+    assert index.info().format == FORMAT and not set(MANIFEST) & unsealed(place / f"generations/{index.generation:06d}.json").keys()
 
 
 def test_nothing_is_unpickled_and_no_socket_is_opened(place: Path, corpora: list[Corpus]) -> None:
