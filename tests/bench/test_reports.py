@@ -96,7 +96,7 @@ PAPER_D0 = {"NQ320k, BERT": "86.0", "MS MARCO 300k, BERT": "80.4", "NQ320k, SBER
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment], RunStore]:
+def fakes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experiment], RunStore]:
     """Every kind of experiment, with all its runs."""
     folder = tmp_path_factory.mktemp("bench") / "experiments"
     (folder / "scales").mkdir(parents=True)
@@ -126,8 +126,8 @@ def bare(text: str) -> float:
     return float(re.sub(r"\*\*|</?ins>| ±.*", "", text).replace("−", "-"))
 
 
-def written(made: tuple[dict[str, Experiment], RunStore], name: str) -> str:
-    return report_text(made[0][name], made[1])
+def written(fakes: tuple[dict[str, Experiment], RunStore], name: str) -> str:
+    return report_text(fakes[0][name], fakes[1])
 
 
 def test_every_kind_has_an_experiment_here() -> None:
@@ -135,8 +135,8 @@ def test_every_kind_has_an_experiment_here() -> None:
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experiment], RunStore], name: str) -> None:
-    experiments, store = made
+def test_a_report_is_whole_and_the_same_bytes_twice(fakes: tuple[dict[str, Experiment], RunStore], name: str) -> None:
+    experiments, store = fakes
     files = write_report(experiments[name], store)
     before = {file: file.read_bytes() for file in files}
     assert {file: file.read_bytes() for file in write_report(experiments[name], store)} == before
@@ -149,16 +149,16 @@ def test_a_report_is_whole_and_the_same_bytes_twice(made: tuple[dict[str, Experi
     assert name == "datasets" or "code: beef" in text
     for picture in re.findall(r"!\[.*\]\((.*)\)", text):
         assert (store.folder / "tiny" / picture).is_file()
-    said = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
-    assert [line for line in said.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
+    provenance = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
+    assert [line for line in provenance.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
     tex = re.sub("^%.*$", "", tex, flags=re.M)
     assert tex.count(r"\begin{") == tex.count(r"\end{") and tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
     assert not set(tex) & {sign for sign in LATEX if not sign.isascii()}
 
 
-def test_the_main_table_says_what_the_ranks_say(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    experiments, store = made
-    text = written(made, "main")
+def test_the_main_table_says_what_the_ranks_say(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
+    text = written(fakes, "main")
     table = table_of(text, "MiniLM: after the last corpus")
     for label in ("Multi", "DSI++", "Topic"):
         records = [store.run(run) for run in experiments["main"].runs if run.label == label]
@@ -196,15 +196,15 @@ def test_published_figures_are_those_of_the_same_data(tmp_path: Path) -> None:
         if point.label in ("DPR", "Topic"):
             store.write(made_up_run(point.runs[0]))
     text = report_text(experiment, store)
-    beside = {name: table_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
-    assert {name: table["Topic"][0] for name, table in beside.items()} == PAPER_D0
-    assert beside["MS MARCO 300k, BERT"]["DPR"][0::2] == ["68.8", "–", "62.8", "–"] and "DPR" not in beside["MS MARCO 300k, SBERT"]
+    published = {name: table_of(text, f"{name}: published figures ({name.split(', ')[1]}, {name.split(', ')[0]})") for name in PAPER_D0}
+    assert {name: table["Topic"][0] for name, table in published.items()} == PAPER_D0
+    assert published["MS MARCO 300k, BERT"]["DPR"][0::2] == ["68.8", "–", "62.8", "–"] and "DPR" not in published["MS MARCO 300k, SBERT"]
     assert "only the order of systems compares" not in text  # the data are the paper's
 
 
-def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    experiments, store = made
-    text = written(made, "curves")
+def test_curves_leave_out_what_learns_at_once(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
+    text = written(fakes, "curves")
     assert "learn all new corpora at once: Multi" in text
     table = table_of(text, "MiniLM: F_t (forgetting), Hits@10")
     assert table["Multi"] == ["–", "–"]
@@ -214,31 +214,31 @@ def test_curves_leave_out_what_learns_at_once(made: tuple[dict[str, Experiment],
     assert bare(table["IncDSI"][1].split(" (")[0]) == pytest.approx(100 * forgot, abs=0.051)
 
 
-def test_passes_are_compared_at_the_seeds_both_have(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    experiments, store = made
+def test_passes_are_compared_at_the_seeds_both_have(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
     one, two = ([run for run in experiments["passes"].runs if run.label == label] for label in ("L2P", "L2P, two passes"))
     assert len(one) > len(two) == 1 and one[0].seed == two[0].seed
     ends = [matrix_of(record, "test").average("Hits@10")[0] for run in (one[0], two[0]) if (record := store.run(run))]
-    shown = table_of(written(made, "passes"), "MiniLM: differences")
+    shown = table_of(written(fakes, "passes"), "MiniLM: differences")
     assert bare(shown["A_T H@10"][0]) == pytest.approx(100 * (ends[0] - ends[1]), abs=0.051)
 
 
-def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    sizes = table_of(written(made, "datasets"), "MiniLM: sizes of stream made")
+def test_the_other_reports_count_right(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    sizes = table_of(written(fakes, "datasets"), "MiniLM: sizes of stream made")
     assert sizes["total"] == ["303", "21", "95", "95", "up to 15 per document"] and sizes["tune"][0] == "5"
-    passes = table_of(written(made, "passes"), "MiniLM: one pass and two")
+    passes = table_of(written(fakes, "passes"), "MiniLM: one pass and two")
     assert passes["L2P"][-1] == passes["L2P, two passes"][-1] == "0"  # the seed both have
-    used = written(made, "utilisation")
+    used = written(fakes, "utilisation")
     assert "Prompts are not selected one by one: CODA." in used
-    assert "word110, word111" in written(made, "topics") and "who \\| asks?" in written(made, "topics")
-    kept = written(made, "memory")
+    assert "word110, word111" in written(fakes, "topics") and "who \\| asks?" in written(fakes, "topics")
+    kept = written(fakes, "memory")
     assert table_of(kept, "MiniLM: stored beside")["L2P"] == ["315.0 KiB", "322,560", "1,064.6", "346 k"]
     assert [round(entry.bytes / 2**10, 1) for entry in our_module("reports.memory").SUMS[:1]] == [315.0]
     assert [round(entry.bytes / 2**20, 3) for entry in our_module("reports.memory").SUMS[1:4]] == [11.874, 318.214, 877.219]
-    changed = table_of(written(made, "ablations"), "MiniLM: one thing changed")
+    changed = table_of(written(fakes, "ablations"), "MiniLM: one thing changed")
     half = changed["50 % & less\\_"]
     assert bare(half[1].strip("\\*")) == pytest.approx(bare(half[0]) - bare(changed["S++"][0]), abs=0.11)
-    collected = collect_results(made[0]["ablations"], made[1])
+    collected = collect_results(fakes[0]["ablations"], fakes[1])
     system, base = (next(system for system in collected.all if system.label == label) for label in ("50 % & less_", "S++"))
     for place, measure in enumerate((on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"))):
         compared = system.against(base, measure)
@@ -246,26 +246,26 @@ def test_the_other_reports_count_right(made: tuple[dict[str, Experiment], RunSto
         assert half[4 * place + 3] == ("\\<0.001" if compared.p < 0.001 else f"{compared.p:.3f}")
 
 
-def test_every_figure_of_a_layer_has_its_interval(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    table = table_of(written(made, "layers"), "MiniLM: one prompted layer")
+def test_every_figure_of_a_layer_has_its_interval(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    table = table_of(written(fakes, "layers"), "MiniLM: one prompted layer")
     for label in ("3", "IncDSI"):
         for figure, interval in zip(table[label][0::2], table[label][1::2], strict=True):
             low, high = (float(end.replace("−", "-")) for end in interval.split(" to "))
             assert low < bare(figure) < high
 
 
-def test_layers_are_chosen_by_the_criteria(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    experiments, store = made
+def test_layers_are_chosen_by_the_criteria(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
     layers = our_module("reports.layers")
     systems = collect_results(experiments["layers"], store).of(experiments["layers"].settings[0])
     chosen = layers.choose([system for system in systems if layers.layers_of(system)])
     assert chosen is not None and len(layers.layers_of(chosen)) == 1  # random ranks: nothing is shown worse, fewer layers win
-    assert f"S++: layer {layers.layers_of(chosen)[0]}" in written(made, "layers")
+    assert f"S++: layer {layers.layers_of(chosen)[0]}" in written(fakes, "layers")
     assert layers.choose([]) is None
 
 
-def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tuple[dict[str, Experiment], RunStore]) -> None:
-    experiments, store = made
+def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
     collected = collect_results(experiments["frontier"], store)
     text = report_text(experiments["frontier"], store)
     table = table_of(text, "best minus each: A_T H@10 in points")
@@ -284,12 +284,12 @@ def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(made: tup
     assert "best, larger row norm" not in text
 
 
-def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
-    experiments, store = made
+def test_what_is_missing_is_shown_and_listed(fakes: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
+    experiments, store = fakes
     shutil.copytree(store.folder / "runs", tmp_path / "runs")
     fewer = RunStore(tmp_path)
-    gone = [run for run in experiments["main"].runs if run.label == "L2P" or (run.label == "CODA" and run.seed == 1)]
-    for run in gone:
+    missing_runs = [run for run in experiments["main"].runs if run.label == "L2P" or (run.label == "CODA" and run.seed == 1)]
+    for run in missing_runs:
         fewer.path(run.file).unlink()
     text = write_report(experiments["main"], fewer)[0].read_text("utf-8")
     assert table_of(text, "MiniLM: after the last corpus")["L2P"] == ["–"] * 8
@@ -307,8 +307,8 @@ def test_what_is_missing_is_shown_and_listed(made: tuple[dict[str, Experiment], 
         write_report(experiments["main"], fewer)
 
 
-def test_a_missing_matplotlib_is_told(made: tuple[dict[str, Experiment], RunStore], monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments, store = made
+def test_a_missing_matplotlib_is_named(fakes: tuple[dict[str, Experiment], RunStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    experiments, store = fakes
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PromptDSIError, match=re.escape("pip install 'promptdsi[bench]'")):
         write_report(experiments["curves"], store)
@@ -322,8 +322,8 @@ def test_hours_know_how_large_a_whole_source_is() -> None:
     assert work(source="msmarco300k") > 30 * work()
 
 
-def test_hours_of_what_is_missing(made: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
-    experiments, store = made
+def test_hours_of_what_is_missing(fakes: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:
+    experiments, store = fakes
     both = [experiments["main"], experiments["passes"]]
     complete = plan_rows(both, store)
     assert all(row.missing == 0 and row.seconds == 0 for row in complete)
