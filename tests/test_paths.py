@@ -1,0 +1,68 @@
+"""How many modules of the package a command runs through: a reader who follows one search or one add meets no more than these."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from promptdsi import Corpus
+
+MAX_SEARCH, MAX_ADD = 23, 56  # as measured; the aim is 14 and 30, and these numbers only shrink
+MAX_SEARCH_INDEX, MAX_SEARCH_CLI = 6, 3  # of them in promptdsi/index and promptdsi/cli
+TRACED = """
+import json, sys
+from pathlib import Path
+import promptdsi
+package = Path(promptdsi.__file__).parent
+modules = set()
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(str(package)) and not importing(frame):
+        modules.add(Path(code.co_filename).relative_to(package).as_posix())
+def importing(frame):
+    # Module and class bodies, and what they call (decorators, registration), run once at import.
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__", "").startswith("promptdsi"):
+            return True
+        frame = frame.f_back
+    return False
+from promptdsi.cli.main import main
+sys.argv = ["promptdsi", *sys.argv[1:]]
+sys.setprofile(note)
+import threading
+threading.setprofile(note)
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code
+finally:
+    sys.setprofile(None)
+assert not code, code
+print(json.dumps(sorted(modules)), file=sys.stderr)
+"""
+
+
+def modules_run_by(*words: str | Path) -> list[str]:
+    """The modules of the package whose functions run during a command, import-time code excluded."""
+    command = [sys.executable, "-c", TRACED, *map(str, words)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    listed: list[str] = json.loads(outcome.stderr.splitlines()[-1])
+    return listed
+
+
+def test_a_search_runs_through_few_modules(place: Path) -> None:
+    modules = modules_run_by("search", place, "what is water made of")
+    print(len(modules), *modules, sep="\n")
+    assert len(modules) <= MAX_SEARCH, modules
+    assert sum(name.startswith("index/") for name in modules) <= MAX_SEARCH_INDEX, modules
+    assert sum(name.startswith("cli/") for name in modules) <= MAX_SEARCH_CLI, modules
+
+
+def test_an_add_runs_through_few_modules(place: Path, corpora: list[Corpus], tmp_path: Path) -> None:
+    corpora[2].write(tmp_path / "d2")
+    modules = modules_run_by("add", place, tmp_path / "d2", "--device", "cpu")
+    print(len(modules), *modules, sep="\n")
+    assert len(modules) <= MAX_ADD, modules
