@@ -52,7 +52,6 @@ class DSIMethod(VectorSearch, Method):
         "new_corpus_queries": ("gen+train", "gen"),
         "fit.row_init": ROW_INITS,
         "fit.schedule": SCHEDULES,
-        "add.row_init": ROW_INITS,
     }
     least: ClassVar[dict[str, float]] = {"seed": 0, "pseudo_queries": 0, "encoding.document_windows": 1, "encoding.dropout": 0.0} | {
         "encoding.scale": 1e-6,

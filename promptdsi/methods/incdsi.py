@@ -19,6 +19,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
 from promptdsi.methods.incdsi_search import Trial, best_settings, sample_settings
+from promptdsi.methods.options import ROW_INITS
 from promptdsi.progress import Progress, silent
 from promptdsi.training.convex import ConvexSettings, RowSolver, check_settings
 from promptdsi.training.examples import mean_by_row
@@ -55,7 +56,7 @@ class IncDSI(DSIMethod):
 
     name: ClassVar[str] = "incdsi"
     rehearsal_free: ClassVar[bool] = False
-    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.constraints": ("mean", "each")}
+    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.row_init": ROW_INITS} | {"add.constraints": ("mean", "each")}
     least: ClassVar[dict[str, float]] = DSIMethod.least | {"add.passes": 1}
 
     add_options: ConvexOptions = ConvexOptions()

@@ -20,7 +20,7 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.records import whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
-from promptdsi.methods.options import SCHEDULES, RowOptions, Training
+from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training
 from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
@@ -50,6 +50,7 @@ class PromptDSI(DSIMethod):
         "selection": SELECTIONS,
         "prefix_space": PREFIX_SPACES,
         "topic_engine": tuple(ENGINES),
+        "add.row_init": ROW_INITS,
         "add.schedule": SCHEDULES,
         "rows.softmax_scope": ("all_seen", "new_only"),
         "rows.row_norm": ("mean", "fitted"),

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
-from promptdsi.methods.options import SCHEDULES, ScaledTraining
+from promptdsi.methods.options import ROW_INITS, SCHEDULES, ScaledTraining
 from promptdsi.progress import Progress, silent
 from promptdsi.training.stages import Rates, learn_everything
 from promptdsi.training.training import Plan
@@ -23,7 +23,7 @@ class Sequential(DSIMethod):
 
     name: ClassVar[str] = "sequential"
     rehearsal_free: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.schedule": SCHEDULES}
+    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.row_init": ROW_INITS, "add.schedule": SCHEDULES}
     least: ClassVar[dict[str, float]] = DSIMethod.least | {"add.epochs": 0, "add.lr_scale": 0.0}
 
     add_options: ScaledTraining = ScaledTraining(epochs=5, schedule="constant")
