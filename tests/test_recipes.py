@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SUITES = ("tests/recipes.py", "tests/model/test_strategies.py", "tests/methods/test_methods.py")
+SUITES = ("tests/recipes.py", "tests/model/test_strategies.py", "tests/methods/test_contract.py")
 
 
 def test_the_recipes_work(tmp_path: Path) -> None:
