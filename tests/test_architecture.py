@@ -18,7 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom to the top. A folder may import from itself and from those before it.
 LAYERS = ("ground", "corpus", "model", "engine", "training", "methods", "evaluation", "bench", "index", "serving", "cli")
 # Too large still; the list only shrinks.
-UNFINISHED = frozenset({"promptdsi.cli.create_command", "promptdsi.index.index", "Manifest", "Report"})
+UNFINISHED: frozenset[str] = frozenset({"Manifest", "Report"})
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_KEYWORDS, MAX_INHERITANCE = 300, 50, 15, 3
 
 
