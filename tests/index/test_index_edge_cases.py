@@ -206,6 +206,7 @@ def test_checkpoints_and_lost_folders(place: Path, corpora: list[Corpus]) -> Non
     assert index.verify().problems == []
 
 
+@pytest.mark.alone
 def test_many_corpora_are_cheap_and_need_few_files(place: Path) -> None:
     """A write reads one manifest, not all; a search holds few document files open."""
     import resource
@@ -279,6 +280,7 @@ def test_words_are_found_where_they_stand(text: str, words: set[str]) -> None:
     assert sorted(find_words(text, words)) == expected
 
 
+@pytest.mark.alone
 def test_snippets_of_repetitive_texts_are_quick() -> None:
     started = time.perf_counter()
     assert snippet("b c " * 5000, "b c").startswith("b c")
