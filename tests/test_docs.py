@@ -115,3 +115,10 @@ def test_every_promise_names_tests_that_exist() -> None:
 def test_version_and_changelog_agree() -> None:
     assert f"version: {__version__}" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert re.search(r"^## (Unreleased|" + re.escape(__version__) + ")", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_architecture_page_names_what_exists() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    folders = "|".join(path.name for path in (ROOT / "promptdsi").iterdir() if path.is_dir())
+    named = set(re.findall(rf"\b(?:{folders})/[\w/]*(?:\.py)?", page))
+    assert len(named) > 20 and not {name for name in named if not (ROOT / "promptdsi" / name).exists()}
