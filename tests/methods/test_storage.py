@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from promptdsi import Corpus, DataError, Document, Judgement, Query
 from promptdsi.methods import methods
@@ -31,7 +32,12 @@ def test_methods_saved_by_earlier_releases_are_read(folder: Path, tmp_path: Path
     expected = json.loads((folder / "expected.json").read_text("utf-8"))
     results = method.search(expected["queries"], k=5)
     assert [result.docids for result in results] == expected["docids"]  # without b, which was deleted
-    assert [result.scores for result in results] == [pytest.approx(scores, rel=1e-4) for scores in expected["scores"]]
+    # One rounding of a float32 product is eps × |row| × |query|; IncDSI's rows reach a norm of 580, whose products cancel to scores of 3.
+    norms = max(float(block.norm(dim=1).max()) for block in method.model_.rows.blocks) * float(
+        method.encode(expected["queries"]).norm(dim=1).max()
+    )
+    close = [pytest.approx(scores, rel=1e-6, abs=torch.finfo(torch.float32).eps * norms) for scores in expected["scores"]]
+    assert [result.scores for result in results] == close
     assert method.extra_bytes() == expected["extra_bytes"]
     assert EXPECTED[folder.name].items() <= flatten_params(method.get_params()).items()
     method.add(MORE).save(tmp_path / "again")  # training goes on, and the present format is written

@@ -29,7 +29,7 @@ def test_two_processes_give_the_same_gradients_losses_and_rows_as_one(tmp_path: 
         [*torchrun, script, str(tmp_path), str(backbone)], env=environment, capture_output=True, text=True, check=False
     )
     assert outcome.returncode == 0, outcome.stderr[-3000:]
-    monkeypatch.setattr(training, "_check", training._check)  # the run watches it: put back afterwards
+    monkeypatch.setattr(training, "_check_finite", training._check_finite)  # the run watches it: put back afterwards
     distributed_run.main(tmp_path, str(backbone))
     one, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("1-0", "2-0", "2-1"))
     assert len(one["losses"]) == 20
