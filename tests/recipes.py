@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from promptdsi import Corpus, DataError, Document
-from promptdsi.evaluation.metrics import QueryRanks, values
+from promptdsi.evaluation.evaluate import QueryRanks, values
 
 
 def test_recipe_source_and_command(run: Any) -> None:

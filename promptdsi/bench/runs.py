@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from promptdsi.bench.schema import FORMAT, ChoiceRecord, D0Description, D0Record, Params, RunDescription, RunRecord, Split, read_json
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
-from promptdsi.evaluation.metrics import QueryRanks
+from promptdsi.evaluation.evaluate import QueryRanks
 from promptdsi.files import atomic_write
 from promptdsi.methods import methods
 from promptdsi.methods.base import Method

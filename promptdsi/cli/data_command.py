@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.console import Json, MaxUnknown, Offline, OnError, Quiet, Seed, print_json, print_notes, print_table, progress_for, say
-from promptdsi.corpus.reading import ReadNotes
+from promptdsi.corpus.corpus import ReadNotes
 from promptdsi.corpus.sources import DEFAULT_NEW, DEFAULT_SHARE, Request, build_stream
 from promptdsi.corpus.streams import Stream, check_replaceable, totals
 from promptdsi.errors import UsageError

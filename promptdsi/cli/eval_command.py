@@ -45,7 +45,7 @@ def evaluate(
     """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
     documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.evaluation.metrics import DEFAULT, measure
+    from promptdsi.evaluation.evaluate import DEFAULT, measure
     from promptdsi.index.index import Index
 
     opened = Index.open(index, at=at, device=device)

@@ -24,9 +24,9 @@ from promptdsi.cli.console import (
     use_threads,
 )
 from promptdsi.corpus import Corpus
+from promptdsi.corpus.corpus import ReadNotes
 from promptdsi.corpus.generators import Generator, make_generator, options_of
 from promptdsi.corpus.pseudo import GeneratedQueries, QueryCache, add_queries, exclusive_lock, generate_queries, with_queries
-from promptdsi.corpus.reading import ReadNotes
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError, UsageError
 from promptdsi.model.devices import torch_device

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from promptdsi.corpus.corpus import Corpus, Pair
-from promptdsi.corpus.reading import ReadNotes
-from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Pair, Query, ReadNotes
 
 __all__ = ["Corpus", "Document", "Judgement", "Pair", "Query", "ReadNotes"]

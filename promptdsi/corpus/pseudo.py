@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from promptdsi.corpus.corpus import Corpus, Pair
-from promptdsi.corpus.formats import beir, jsonl
+from promptdsi.corpus import reading
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Pair, Query, ReadNotes
+from promptdsi.corpus.formats import beir
 from promptdsi.corpus.generators import Generator, unique_queries
-from promptdsi.corpus.reading import ReadNotes, open_bytes
-from promptdsi.corpus.records import Document, Judgement, Query
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
@@ -132,7 +131,7 @@ def _append_new(folder: Path, corpus: Corpus, generated: GeneratedQueries) -> Ge
     new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in existing]
     # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
     if new_queries:
-        _append(folder / "queries.jsonl", [jsonl.query_line(query) for query in new_queries])
+        _append(folder / "queries.jsonl", [reading.query_line(query) for query in new_queries])
     if new_pairs:
         rows = [f"{pair.query.queryid}\t{pair.docid}\t1\n".encode() for pair in new_pairs]
         _append(folder / "qrels" / "train.tsv", rows, header=beir.HEADER.encode() + b"\n")
@@ -153,7 +152,7 @@ def _append(path: Path, lines: list[bytes], *, header: bytes = b"") -> None:
     existing = beir.plain_or_gz(path)
     content = header
     if existing is not None:
-        with open_bytes(existing) as file:
+        with reading.open_bytes(existing) as file:
             content = file.read()
         content += b"" if content.endswith(b"\n") or not content else b"\n"
     content += b"".join(lines)

@@ -1,55 +1,31 @@
-"""Lines of a plain or gzipped file, read within bounds and decoded strictly, and what a reader noticed without stopping.
+"""Lines of a plain or gzipped file, read within bounds and decoded strictly, and the JSON Lines of documents and queries.
 
 Line ends are LF or CRLF; a byte-order mark at the start is dropped. Bytes that are not UTF-8, NUL, lines longer than
 `MAX_LINE_BYTES` and archives that unpack past `MAX_UNPACKED_BYTES` are errors with file and line.
+`documents` and `queries` run in bounded memory: per record they keep an id and a hash, to detect duplicates.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
+import math
+import re
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, NoReturn, TypeVar, cast
 
+from promptdsi.corpus.corpus import EMPTY, Document, Query, ReadNotes, check_characters, check_document, check_query
 from promptdsi.errors import DataError
 
 MAX_LINE_BYTES = 64 << 20
 MAX_UNPACKED_BYTES = 64 << 30  # a gzip file may not unpack past this
+MAX_DEPTH = 100
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LISTED = 20  # how many skipped lines are listed in full; all are counted
+STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')  # strings match first, so that brackets inside them do not count
 Parsed = TypeVar("Parsed")
-
-
-class ReadNotes:
-    """Notes made while reading; with `skip` a bad record becomes a note instead of an error."""
-
-    def __init__(self, *, skip: bool = False) -> None:
-        self.skip = skip
-        self.skipped: list[DataError] = []
-        self.counts: Counter[str] = Counter()
-
-    def refuse(self, error: DataError) -> None:
-        """Raise the error, or note it if bad records are to be skipped."""
-        if not self.skip:
-            raise error
-        self.skipped.append(error)
-
-    def count(self, message: str, amount: int = 1) -> None:
-        """Add to a counted note such as 'documents repeated with equal content, kept once'."""
-        if amount:
-            self.counts[message] += amount
-
-    def sentences(self) -> list[str]:
-        """All notes, ready to print."""
-        lines = [f"{amount:,} {message}" for message, amount in sorted(self.counts.items())]
-        if self.skipped:
-            lines.append(f"{len(self.skipped):,} bad records skipped:")
-            lines += [f"  {error}" for error in self.skipped[:LISTED]]
-            if len(self.skipped) > LISTED:
-                lines.append(f"  … and {len(self.skipped) - LISTED:,} more")
-        return lines
+Record = TypeVar("Record", Document, Query)
 
 
 class Line(NamedTuple):
@@ -111,3 +87,114 @@ def parse_lines(path: Path, notes: ReadNotes, parse: Callable[[Line], Parsed]) -
 def excerpt(text: str, length: int = 60) -> str:
     """The start of a line, safe to print."""
     return repr(text[:length] + ("…" if len(text) > length else ""))
+
+
+def documents(path: Path, notes: ReadNotes) -> Iterator[Document]:
+    """Documents of a JSONL file, each id once."""
+    return _unique(path, notes, document_from, "documents repeated with equal content, kept once")
+
+
+def queries(path: Path, notes: ReadNotes) -> Iterator[Query]:
+    """Queries of a JSONL file, each id once."""
+    return _unique(path, notes, query_from, "queries repeated with equal content, kept once")
+
+
+def document_from(fields: dict[str, Any]) -> Document:
+    """Turn a parsed line into a Document, or raise ValueError. Empties `fields`; unknown ones become metadata."""
+    docid, text = _take(fields, "_id"), _take(fields, "text")
+    title = fields.pop("title", None)
+    document = Document(docid, text, "" if title is None else title, fields or EMPTY)
+    check_document(document)
+    return document
+
+
+def query_from(fields: dict[str, Any]) -> Query:
+    """Turn a parsed line into a Query, or raise ValueError. Empties `fields`; unknown ones become metadata."""
+    queryid, text = _take(fields, "_id"), _take(fields, "text")
+    query = Query(queryid, text, fields.pop("kind", "annotated"), fields or EMPTY)
+    check_query(query)
+    return query
+
+
+def document_line(document: Document) -> bytes:
+    check_document(document)
+    return _line({"_id": document.docid, "title": document.title, "text": document.text, **document.metadata})
+
+
+def query_line(query: Query) -> bytes:
+    check_query(query)
+    return _line({"_id": query.queryid, "text": query.text, "kind": query.kind, **query.metadata})
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    check_characters(record)
+    return json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+
+
+def _take(fields: dict[str, Any], name: str) -> Any:
+    try:
+        return fields.pop(name)
+    except KeyError:
+        names = ", ".join(excerpt(field, 30) for field in list(fields)[:6]) or "no fields"
+        raise ValueError(f'no "{name}"; the line has {names}') from None
+
+
+def _unique(path: Path, notes: ReadNotes, make: Callable[[dict[str, Any]], Record], repeated: str) -> Iterator[Record]:
+    seen: dict[str, int] = {}  # id → hash of its content: tells an equal repeat from a contradiction
+    for number, record in parse_lines(path, notes, lambda line: make(parse_json(line, path))):
+        content = _content_hash(record)
+        earlier = seen.get(record[0])
+        if earlier is None:
+            seen[record[0]] = content
+            yield record
+        elif earlier == content:
+            notes.count(repeated)
+        else:
+            notes.refuse(DataError(f"id {record[0]!r} appeared before with other content", path=path, line=number))
+
+
+def parse_json(line: Line, path: Path) -> dict[str, Any]:
+    """Return the JSON object of a line, or raise an error with its column."""
+    text = decode(line, path)
+    try:
+        if line.raw.count(b"[") + line.raw.count(b"{") > MAX_DEPTH:
+            check_depth(text)
+        record = _DECODER.decode(text)
+        if "\\u" in text:  # decoding refused these characters already, except as escapes
+            check_characters(record)
+    except json.JSONDecodeError as error:
+        problem = f"not JSON: {error.msg}; the line starts {excerpt(text)}"
+        raise DataError(problem, path=path, line=line.number, column=error.colno) from None
+    except ValueError as error:
+        raise DataError(f"{error}; the line starts {excerpt(text)}", path=path, line=line.number) from None
+    if not isinstance(record, dict):
+        raise DataError(f"expected a JSON object, the line starts {excerpt(text)}", path=path, line=line.number)
+    return record
+
+
+def check_depth(text: str) -> None:
+    """Raise ValueError for JSON nested deeper than `MAX_DEPTH`, before the parser recurses into it."""
+    depth = 0
+    for character in STRUCTURE.findall(text):
+        depth += (character in "[{") - (character in "]}")
+        if depth > MAX_DEPTH:
+            raise ValueError("the JSON is nested too deeply")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {excerpt(text, 20)} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+
+
+def _content_hash(record: Document | Query) -> int:
+    extra = json.dumps(dict(record.metadata), sort_keys=True) if record.metadata else ""
+    return hash((record[1], record[2], extra))

@@ -10,8 +10,7 @@ import datetime
 import hashlib
 from collections.abc import Sequence
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import SPLITS, Document
+from promptdsi.corpus.corpus import SPLITS, Corpus, Document
 from promptdsi.errors import PromptDSIError, UsageError
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import SPLITS
+from promptdsi.corpus.corpus import SPLITS, Corpus
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import atomic_write, sha256_of, sync
 from promptdsi.progress import Progress, silent

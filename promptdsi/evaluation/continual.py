@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.evaluation.metrics import QueryRanks, values
+from promptdsi.evaluation.evaluate import QueryRanks, values
 
 RESAMPLES = 1000
 ROUNDING = 1e-9  # rounding error of sums that are exactly zero

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document
 from promptdsi.engine.mapped import mapped_tensors
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, quantize
 from promptdsi.errors import DataError, PromptDSIError

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Judgement, Query
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.index.generation import Generation

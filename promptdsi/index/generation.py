@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar, overload
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of

@@ -11,11 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import DataError
-from promptdsi.evaluation.evaluate import EvalQuery, EvalResult, load_queries, rank_queries, write_run
-from promptdsi.evaluation.metrics import values
+from promptdsi.evaluation.evaluate import EvalQuery, EvalResult, load_queries, rank_queries, values, write_run
 from promptdsi.index.generation import Generation
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import Drift, Report, WorkEstimate

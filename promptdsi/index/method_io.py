@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Judgement, Query
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries
 from promptdsi.index.blobs import Documents, Ids

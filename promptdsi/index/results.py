@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from promptdsi.corpus.records import Document
+    from promptdsi.corpus.corpus import Document
 
 
 class SearchRequest(NamedTuple):

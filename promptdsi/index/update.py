@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import check_characters, check_document
+from promptdsi.corpus.corpus import Corpus, check_characters, check_document
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.blobs import STORES, content_hash
 from promptdsi.index.lock import writing

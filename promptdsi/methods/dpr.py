@@ -19,8 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods.base import Method
 from promptdsi.methods.bm25 import BM25

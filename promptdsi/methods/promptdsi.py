@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.engine.row_table import RowTable
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Result, check_k

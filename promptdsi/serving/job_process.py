@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
 from promptdsi.index.lock import Busy

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
 
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document
 from promptdsi.serving.error_responses import overloaded
 from promptdsi.serving.live_index import LiveIndex
 from promptdsi.serving.schemas import ErrorDetail

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import whole_text
 from promptdsi.engine.threads import single_threaded_blas
 from promptdsi.index.index import Index
 from promptdsi.serving.schemas import MapPoint, MapResponse, MapTopic

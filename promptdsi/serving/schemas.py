@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from promptdsi.corpus.records import MAX_ID_CHARACTERS
+from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
 from promptdsi.index import results
 
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000

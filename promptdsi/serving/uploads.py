@@ -9,9 +9,8 @@ from pathlib import Path
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from promptdsi.corpus.formats.jsonl import documents as read_documents
-from promptdsi.corpus.reading import ReadNotes
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document, ReadNotes
+from promptdsi.corpus.reading import documents as read_documents
 from promptdsi.errors import DataError
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.schemas import AddBody

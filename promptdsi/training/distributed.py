@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query
 from promptdsi.model.batches import Numbers
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.corpus.generators import unique_queries
 from promptdsi.corpus.generators.spans import Spans
-from promptdsi.corpus.records import whole_text
 from promptdsi.errors import PromptDSIError
 from promptdsi.model.rows import Rows
 from promptdsi.model.tokenizer import Ids, Tokenizer

@@ -297,7 +297,7 @@ def test_parameters_of_a_run_are_those_that_differ_from_the_defaults() -> None:
 
 
 def test_ranks_are_written_and_read_back(corpora: list[Corpus]) -> None:
-    from promptdsi.evaluation.metrics import QueryRanks
+    from promptdsi.evaluation.evaluate import QueryRanks
 
     query_ranks = [QueryRanks([3], [1.0]), QueryRanks([1, 7], [2.0, 1.0]), QueryRanks([5], [2.0])]
     assert unpack_ranks(json.loads(json.dumps(pack_ranks(query_ranks)))) == query_ranks

@@ -10,7 +10,6 @@ import pytest
 
 from promptdsi import Corpus, DataError, Document
 from promptdsi.corpus import ReadNotes, reading
-from promptdsi.corpus.formats import jsonl
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -88,9 +87,9 @@ def test_an_endless_line_stops_at_its_bound(tmp_path: Path, monkeypatch: pytest.
 
 def test_streaming_documents_keeps_none_of_them(tmp_path: Path) -> None:
     text = "word " * 400
-    path = write(tmp_path / "c.jsonl", b"".join(jsonl.document_line(Document(f"d{i}", f"{i} {text}")) for i in range(5000)))
+    path = write(tmp_path / "c.jsonl", b"".join(reading.document_line(Document(f"d{i}", f"{i} {text}")) for i in range(5000)))
     tracemalloc.start()
-    count = sum(1 for _ in jsonl.documents(path, ReadNotes()))
+    count = sum(1 for _ in reading.documents(path, ReadNotes()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 5000

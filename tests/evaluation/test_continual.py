@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from promptdsi.evaluation.continual import Matrix, compare, estimate, sign_flip
-from promptdsi.evaluation.metrics import QueryRanks
+from promptdsi.evaluation.evaluate import QueryRanks
 
 
 def queries(*ranks: int) -> list[QueryRanks]:

@@ -15,8 +15,18 @@ from hypothesis import given
 
 from promptdsi import Corpus, DataError, Document, Index, Judgement, Query
 from promptdsi.errors import UsageError
-from promptdsi.evaluation.evaluate import EvalQuery, load_queries, rank_queries, strictly_decreasing, write_run
-from promptdsi.evaluation.metrics import DEFAULT, QueryRanks, interval, measure, values
+from promptdsi.evaluation.evaluate import (
+    DEFAULT,
+    EvalQuery,
+    QueryRanks,
+    interval,
+    load_queries,
+    measure,
+    rank_queries,
+    strictly_decreasing,
+    values,
+    write_run,
+)
 from promptdsi.methods.base import Result
 
 IR_MEASURES = {"Hits@1": "Success@1", "Hits@5": "Success@5", "Hits@10": "Success@10", "MRR@10": "RR@10", "nDCG@10": "nDCG@10"}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from promptdsi import Corpus, Document, Judgement, Query
-from promptdsi.corpus.records import whole_text
+from promptdsi.corpus.corpus import whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods import dpr
 from promptdsi.methods.bm25 import BM25

@@ -22,8 +22,7 @@ ROUNDS = 5
 
 def measure(what: str, path: Path) -> dict[str, float]:
     """Run one reader once; return its seconds and its peak memory over an idle interpreter's."""
-    from promptdsi.corpus import Corpus, ReadNotes
-    from promptdsi.corpus.formats import jsonl
+    from promptdsi.corpus import Corpus, ReadNotes, reading
 
     idle = evidence.peak_mib()
     started = time.perf_counter()
@@ -32,7 +31,7 @@ def measure(what: str, path: Path) -> dict[str, float]:
             for line in file:
                 json.loads(line)
     elif what == "documents, streamed":
-        for _ in jsonl.documents(path, ReadNotes()):
+        for _ in reading.documents(path, ReadNotes()):
             pass
     else:
         Corpus.read(path)

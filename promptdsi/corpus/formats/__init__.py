@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import ReadNotes
+from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError
 

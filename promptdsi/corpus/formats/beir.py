@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.formats import jsonl
-from promptdsi.corpus.reading import Line, ReadNotes, decode, excerpt, parse_lines
-from promptdsi.corpus.records import SPLITS, Judgement, Query, check_id
+from promptdsi.corpus import reading
+from promptdsi.corpus.corpus import SPLITS, Corpus, Judgement, Query, ReadNotes, check_id
+from promptdsi.corpus.reading import Line, decode, excerpt, parse_lines
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
@@ -26,9 +25,9 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence
     corpus_file = plain_or_gz(path / "corpus.jsonl")
     if corpus_file is None:
         raise DataError("holds no corpus.jsonl", path=path)
-    documents = list(jsonl.documents(corpus_file, notes))
+    documents = list(reading.documents(corpus_file, notes))
     queries_file = plain_or_gz(path / "queries.jsonl")
-    queries = list(jsonl.queries(queries_file, notes)) if queries_file else []
+    queries = list(reading.queries(queries_file, notes)) if queries_file else []
     qrels: dict[str, list[Judgement]] = {}
     queryids, docids = {query.queryid for query in queries}, {document.docid for document in documents}
     for split in splits:
@@ -57,9 +56,9 @@ def write(corpus: Corpus, path: Path) -> None:
                 file.writelines([HEADER.encode() + b"\n", *map(_qrels_line, judgements)])
     if corpus.queries:
         with atomic_write(path / "queries.jsonl") as file:
-            file.writelines(map(jsonl.query_line, corpus.queries))
+            file.writelines(map(reading.query_line, corpus.queries))
     with atomic_write(path / "corpus.jsonl") as file:
-        file.writelines(map(jsonl.document_line, corpus.documents))
+        file.writelines(map(reading.document_line, corpus.documents))
 
 
 def _check_consistent(corpus: Corpus) -> None:

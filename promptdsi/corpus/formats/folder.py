@@ -10,9 +10,8 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import MAX_LINE_BYTES, ReadNotes, decode, raw_lines
-from promptdsi.corpus.records import SPLITS, Document, check_characters, check_document
+from promptdsi.corpus.corpus import SPLITS, Corpus, Document, ReadNotes, check_characters, check_document
+from promptdsi.corpus.reading import MAX_LINE_BYTES, decode, raw_lines
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 

@@ -11,9 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import Line, ReadNotes, decode, parse_lines
-from promptdsi.corpus.records import SPLITS, Document, Judgement, Query, check_document, check_query
+from promptdsi.corpus.corpus import SPLITS, Corpus, Document, Judgement, Query, ReadNotes, check_document, check_query
+from promptdsi.corpus.reading import Line, decode, parse_lines
 from promptdsi.files import atomic_write
 
 NAME = "pairs"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document
 from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from promptdsi.corpus.corpus import Document
 from promptdsi.corpus.generators import Generator, batch_seed
-from promptdsi.corpus.records import Document
 from promptdsi.errors import OfflineError
 from promptdsi.files import offline_by_environment
 

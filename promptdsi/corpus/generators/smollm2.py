@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from promptdsi.corpus.corpus import Document
 from promptdsi.corpus.generators import Generator, batch_seed
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.corpus.records import Document
 from promptdsi.errors import PromptDSIError
 from promptdsi.pypi import Package, cached
 

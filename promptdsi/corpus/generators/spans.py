@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
+from promptdsi.corpus.corpus import Document
 from promptdsi.corpus.generators import Generator
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.corpus.records import Document
 
 WORD = re.compile(r"\w+(?:['’\-]\w+)*")
 SENTENCE_END = re.compile(r"(?<=[.!?。！？])\s+|\n+")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import ReadNotes
+from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import Stream
 from promptdsi.discovery import modules_of

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document, Judgement, Query, check_characters, check_document, check_query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, check_characters, check_document, check_query
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.errors import OfflineError, PromptDSIError, UsageError
 from promptdsi.files import offline_by_environment

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import Line, ReadNotes, decode, parse_lines
-from promptdsi.corpus.records import Document, Query, check_document, check_query
+from promptdsi.corpus.corpus import Corpus, Document, Query, ReadNotes, check_document, check_query
+from promptdsi.corpus.reading import Line, decode, parse_lines
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.corpus.sources.paper_split import LabeledQuery, paper_data, truncate_words
 from promptdsi.corpus.splitting import seeded_order

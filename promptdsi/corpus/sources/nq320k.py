@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.formats import jsonl
+from promptdsi.corpus import reading
+from promptdsi.corpus.corpus import Corpus, Document, Query, check_document, check_query
 from promptdsi.corpus.reading import Line, parse_lines
-from promptdsi.corpus.records import Document, Query, check_document, check_query
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.corpus.sources.paper_split import LabeledQuery, paper_data, truncate_words
 from promptdsi.errors import DataError, UsageError
@@ -54,7 +53,7 @@ def _raw_files(folder: Path) -> list[tuple[Path, bool]]:
 
 def _examples(path: Path, request: Request) -> Iterator[tuple[Document, Query]]:
     def parse(line: Line) -> tuple[Document, Query]:
-        record = jsonl.parse_json(line, path)
+        record = reading.parse_json(line, path)
         try:
             title = title_of(record)
             text = truncate_words(page_words(record), request.max_words, request.notes)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.reading import ReadNotes
-from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, ReadNotes
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.corpus.streams import Stream

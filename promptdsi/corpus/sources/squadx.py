@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.records import Document, Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.errors import PromptDSIError
 from promptdsi.pypi import Package, cached
