@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
-from promptdsi.engine.threads import cores
+from promptdsi.engine.graph import cores
 from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent
 

@@ -1,18 +1,31 @@
-"""Rows quantized to int8: a quarter of the bytes to read in a search, and a bound on the error of each score."""
+"""Rows as a search reads them: mapped from their files, quantized to int8, and scanned by several threads.
+
+int8 rows are a quarter of the bytes to read, and the error of each score is bounded. All searches share one pool of threads, which wait
+without spinning when there is nothing to do.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
-from collections.abc import Iterator, Sequence
+import mmap
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.graph import IR, OPSET, Session
-from promptdsi.model.arrays import Floats
+from promptdsi.errors import DataError
+from promptdsi.model.path import Floats
 
+DTYPES = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "I8": np.int8, "I32": np.int32, "I64": np.int64}
+LARGEST_HEADER = 100_000_000  # bytes, the bound the safetensors library itself sets
 LARGEST = 127
 # A quantized query is unsigned, 1 to 127 with zero at `ZERO_POINT`: products of unsigned and signed bytes are the fast ones, and with
 # seven bits the sum of two products fits the 16 bits that processors without VNNI accumulate in.
@@ -157,3 +170,95 @@ def merge_small_blocks(blocks: Sequence[RowBlock]) -> list[RowBlock]:
         if block is not None:
             merged.append(block)
     return merged or list(blocks[:1])
+
+
+# Files and threads -------------------------------------------------------------------------------------------------------
+
+
+def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """The file's tensors by name, read-only. The header is checked against the file size first: it may be damaged or forged."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(0)
+        first = 8 + int.from_bytes(file.read(8), "little")
+        if not 8 < first <= min(size, LARGEST_HEADER):
+            raise DataError("is damaged (no safetensors header); run `promptdsi verify`", path=path)
+        try:
+            header = json.loads(file.read(first - 8))
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return {name: _array(content, first, entry) for name, entry in header.items() if name != "__metadata__"}
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
+
+
+def _array(content: mmap.mmap, first: int, entry: dict[str, Any]) -> NDArray[Any]:
+    begin, end = entry["data_offsets"]
+    dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(entry["shape"])
+    count = math.prod(shape)
+    sizes = (begin, end, *shape)
+    fits = all(type(size) is int and size >= 0 for size in sizes) and begin <= end <= len(content) - first
+    if not fits or end - begin != count * dtype.itemsize:
+        raise ValueError(f"a tensor of shape {shape} does not fit")
+    return np.frombuffer(content, dtype, count, first + begin).reshape(shape)
+
+
+def share(count: int, size: int, function: Callable[[slice], Any], *, threads: int) -> None:
+    """Call `function` on slices of 0 … count, each about `size` long, from several threads."""
+    parts = threads * -(-count // (threads * size))  # a multiple of the threads: with equal parts they finish at the same time
+    length = -(-count // max(parts, 1))
+    firsts = iter(range(0, count, max(length, 1)))
+
+    def work() -> None:
+        # Threads take slices from one queue, so a thread that the system delays does not delay the others.
+        for first in firsts:
+            function(slice(first, min(first + length, count)))
+
+    helpers = [_helpers().submit(work) for _ in range(threads - 1)]
+    try:
+        work()
+    finally:
+        for _ in firsts:  # if this thread failed, empty the queue: the helpers stop after their current slice
+            pass
+        errors = [helper.exception() for helper in helpers if not helper.cancel()]  # waits for those that have begun
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@cache
+def _helpers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="promptdsi-search")
+
+
+class _SingleThreadedBlas:
+    """While any thread is inside, numpy computes a product in the thread that calls it.
+
+    OpenBLAS's own threads would keep spinning after a product, on cores that the encoder needs.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._limit = threading.Lock(), 0, contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._inside:
+                self._limit.enter_context(_openblas().limit(limits=1))
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if not self._inside:
+                    self._limit.close()
+
+
+single_threaded_blas = _SingleThreadedBlas()
+
+
+@cache
+def _openblas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(internal_api="openblas")  # numpy's; torch has another

@@ -10,12 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.graph import GraphPart, Session, build_graph
-from promptdsi.model.arrays import Floats, attention_bias, relative_buckets
-from promptdsi.model.batches import by_length
-from promptdsi.model.config import EncoderConfig
-from promptdsi.model.path import Encoded, QueryPath
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
-from promptdsi.model.tokenizer import Ids, Tokenizer
+from promptdsi.model.config import EncoderConfig, relative_buckets
+from promptdsi.model.path import Encoded, Floats, Ids, Numbers, QueryPath, Selection, Tokenizer, attention_bias, by_length
+from promptdsi.model.prompts.strategy import PromptStrategy
 
 if TYPE_CHECKING:
     from promptdsi.model.dsi import DSI
@@ -26,11 +23,12 @@ BATCH_TOKENS = 2048  # tokens per batch, padding included: attention needs (B, H
 class PackedTokens(NamedTuple):
     """The tokens of a batch, packed one after the other (n,), and where they are in the padded layout (B, T)."""
 
-    ids: NDArray[np.int64]  # (n,)
-    positions: NDArray[np.int64]  # (n,), each token's position in its query, from 0
-    firsts: NDArray[np.int64]  # (B,), each query's first token
-    layout: NDArray[np.int64]  # (B, T), the token at each position; padding repeats the query's last token
-    packed: NDArray[np.int64]  # (n,), each token's position among the B T
+    ids: Ids  # (n,)
+    positions: Numbers  # (n,), each token's position in its query, from 0
+    lengths: Numbers  # (B,), tokens of each query
+    firsts: Numbers  # (B,), each query's first token
+    layout: Numbers  # (B, T), the token at each position; padding repeats the query's last token
+    packed: Numbers  # (n,), each token's position among the B T
     mask: NDArray[np.bool_] | None  # (B, T), True for real tokens; None where nothing is padded
 
     @classmethod
@@ -41,7 +39,7 @@ class PackedTokens(NamedTuple):
         layout = firsts[:, None] + np.minimum(positions, lengths[:, None] - 1)
         mask = positions < lengths[:, None]
         packed = np.flatnonzero(mask)
-        return cls(np.concatenate(ids), packed % len(positions), firsts, layout, packed, None if mask.all() else mask)
+        return cls(np.concatenate(ids), packed % len(positions), lengths, firsts, layout, packed, None if mask.all() else mask)
 
 
 class EncodedQueries(NamedTuple):
@@ -61,7 +59,7 @@ class QueryEncoder(ABC):
     """Tokenizer and encoder of one generation. Threads may share it."""
 
     tokenizer: Tokenizer
-    strategy: PromptStrategy
+    strategy: PromptStrategy | None
     max_tokens: int
     width: int
 
@@ -74,7 +72,7 @@ class QueryEncoder(ABC):
         ids, truncated = self.tokenizer.encode(queries, max_tokens=self.max_tokens)
         vectors = np.empty((len(ids), self.width), np.float32)
         chosen, similarity = np.empty(len(ids), np.int64), np.empty(len(ids), np.float32)
-        prompted = prompted and len(self.strategy.prompts) > 0
+        prompted = prompted and self.strategy is not None and len(self.strategy.prompts) > 0
         for batch in by_length([len(query) for query in ids], BATCH_TOKENS):  # similar lengths together: little padding in attention
             part = self.encode_ids([ids[query] for query in batch], prompted=prompted)
             vectors[batch] = part.vectors
@@ -138,7 +136,7 @@ class OnnxEncoder(QueryEncoder, QueryPath):
         self,
         sessions: EncoderSessions,
         tokenizer: Tokenizer,
-        strategy: PromptStrategy,
+        strategy: PromptStrategy | None,
         *,
         max_tokens: int,
         pooling: str,
@@ -159,28 +157,23 @@ class OnnxEncoder(QueryEncoder, QueryPath):
         return self._run(self.sessions.lower, tokens, {"words": words, "positions": positions})  # (n, D)
 
     def run_upper(self, entering: Floats, tokens: PackedTokens, selection: Selection | None) -> Floats:
-        states = entering
-        if self.sessions.upper is not None:
+        if self.sessions.upper is None or self.strategy is None:
+            return entering
+        if selection is None:  # the graph takes a prefix in any case: hide it
             count = len(tokens.firsts)
-            if selection is None:  # the graph takes a prefix in any case: hide it
-                shape = (count, *self.strategy.prompts[0].shape[1:])
-                selection = Selection(np.zeros(shape, np.float32), hidden=np.ones(count, bool))
-            prefix = np.asarray(selection.prefix, np.float32)  # (B, L, 2, P, D)
-            layers = enumerate(self.strategy.prompt_layers)
-            inputs = {f"prefix_{layer}": np.ascontiguousarray(prefix[:, position]) for position, layer in layers}
-            states = self._run(self.sessions.upper, tokens, inputs | {"states": entering}, prefix.shape[3], selection.hidden)
-        return states[:, None] if self.pooling == "first" else states  # (B, 1, D) or (n, D)
+            shape = (count, *self.strategy.prompts[0].shape[1:])
+            selection = Selection(np.zeros(shape, np.float32), hidden=np.ones(count, bool))
+        prefix = np.asarray(selection.prefix, np.float32)  # (B, L, 2, P, D)
+        layers = enumerate(self.strategy.prompt_layers)
+        inputs = {f"prefix_{layer}": np.ascontiguousarray(prefix[:, position]) for position, layer in layers}
+        return self._run(self.sessions.upper, tokens, inputs | {"states": entering}, prefix.shape[3], selection.hidden)  # (B or n, D)
 
     def unprompted(self, tokens: PackedTokens) -> Floats:
         vectors: Floats = self.pool_states(self.run_upper(self.enter(tokens), tokens, None), tokens)
         return vectors
 
-    def padded(self, states: Floats, tokens: PackedTokens) -> tuple[Floats, NDArray[np.bool_] | None]:
-        if states.ndim == 3:  # of the first tokens alone
-            return states, None
-        if tokens.mask is None:
-            return states.reshape(*tokens.layout.shape, -1), None
-        return states[tokens.layout], tokens.mask
+    def mean_over_tokens(self, states: Floats, tokens: PackedTokens) -> Floats:
+        return np.asarray(np.add.reduceat(states, tokens.firsts) / tokens.lengths[:, None], np.float32)
 
     def _run(
         self, session: Session, tokens: PackedTokens, inputs: dict[str, Any], prefix_rows: int = 0, hidden: Any | None = None

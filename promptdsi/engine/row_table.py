@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks
-from promptdsi.engine.threads import cores, share, single_threaded_blas
-from promptdsi.model.arrays import Floats, unit
+from promptdsi.engine.graph import cores
+from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
+from promptdsi.model.path import Floats, unit
 
 if TYPE_CHECKING:
     from promptdsi.model.rows import Rows

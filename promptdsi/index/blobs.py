@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Document
-from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, quantize
+from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import adopt, atomic_write, discard, remove
 

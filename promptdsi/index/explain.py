@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from promptdsi.index.generation import Generation
 from promptdsi.index.results import Hit, Neighbor, Why
-from promptdsi.model.arrays import Floats, unit
 from promptdsi.model.config import NO_PROMPT
-from promptdsi.model.prompts.strategy import Selection
+from promptdsi.model.path import Floats, Selection, unit
 
 NEIGHBORS = 5
 NEWER = 5  # newer documents that are listed; all are counted

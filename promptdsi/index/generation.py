@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from promptdsi.corpus.corpus import Document
+from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
-from promptdsi.engine.threads import cores
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import DocumentSample, Location
 from promptdsi.index.store import Store
-from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig, check_weights
+from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig
+from promptdsi.model.path import Tokenizer, check_weights
 from promptdsi.model.prompts import make_strategy
-from promptdsi.model.prompts.strategy import ArrayPool
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
@@ -94,7 +94,7 @@ class Generation:
         check_weights(config, self.store.blobs.arrays(manifest.encoder))
         layers = manifest.params.get("prompt_options", {}).get("prompt_layers", PROMPT_LAYERS)
         too_deep = bool(manifest.prompts) and not all(1 <= layer <= config.layers for layer in layers)
-        if manifest.params["encoding"]["max_tokens"] > config.max_tokens or too_deep:
+        if manifest.params["encoding"]["max_tokens"] + config.position_offset > config.positions or too_deep:
             raise ValueError("the method needs more tokens or layers than the encoder has")
 
     @cached_property
@@ -109,10 +109,13 @@ class Generation:
     def _onnx_encoder(self) -> OnnxEncoder:
         blobs, manifest, params = self.store.blobs, self.manifest, self.manifest.params
         encoding, config = params["encoding"], EncoderConfig(**manifest.config)
-        arrays = {name: blobs.arrays(name) for name in set(manifest.prompts.values())}
-        strategy = make_strategy(params.get("prompts", "none"), **params.get("prompt_options", {}))
-        strategy.pool = ArrayPool({name: arrays[blob][name] for name, blob in manifest.prompts.items()}, strategy.blocks)
-        layers = strategy.prompt_layers if strategy.prompts else ()
+        strategy: PromptStrategy | None = None
+        layers: tuple[int, ...] = ()
+        if manifest.prompts:
+            arrays = {name: blobs.arrays(name) for name in set(manifest.prompts.values())}
+            strategy = make_strategy(params.get("prompts", "none"), **params.get("prompt_options", {}))
+            strategy.pool = ArrayPool({name: arrays[blob][name] for name, blob in manifest.prompts.items()}, strategy.blocks)
+            layers = strategy.prompt_layers if strategy.prompts else ()
         path = {"pooling": encoding["pooling"], "prefix_space": params.get("prefix_space", "post")}
         key = (manifest.encoder, config, layers, *path.values(), self.threads or cores(), self.engine)
         sessions = _shared_sessions.get(key)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from promptdsi.corpus.generators.stopwords import STOPWORDS
-from promptdsi.engine.threads import single_threaded_blas
+from promptdsi.engine.quantized import single_threaded_blas
 from promptdsi.errors import UsageError
 from promptdsi.index.explain import explain_hits
 from promptdsi.index.generation import Generation

@@ -26,12 +26,11 @@ from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.options import SCHEDULES, Training, check_options
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.batches import Numbers, by_length
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder
+from promptdsi.model.path import Ids, Numbers, Tokenizer, by_length
 from promptdsi.model.prompts import make_strategy
-from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import join
 from promptdsi.training.encoding import TOKENS_PER_BATCH, device_of, encode_with

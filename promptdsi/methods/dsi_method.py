@@ -22,10 +22,10 @@ from promptdsi.methods.base import Method
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, check_options, flatten_params
 from promptdsi.methods.replay import ReplayBuffer
 from promptdsi.methods.vector_search import VectorSearch
-from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
+from promptdsi.model.path import unit
 from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent

@@ -20,9 +20,8 @@ from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training
-from promptdsi.model.arrays import unit
 from promptdsi.model.backbone import Backbone
-from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
+from promptdsi.model.path import PREFIX_SPACES, SELECTIONS, unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import encode_once, lower_states, selection_vectors

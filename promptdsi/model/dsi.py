@@ -9,13 +9,15 @@ from torch import Tensor, nn
 
 from promptdsi.errors import UsageError
 from promptdsi.model.encoder import Encoder, Tokens
-from promptdsi.model.path import POOLINGS, PREFIX_SPACES, SELECTIONS, Encoded, QueryPath
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import POOLINGS, PREFIX_SPACES, SELECTIONS, Encoded, QueryPath, Selection
+from promptdsi.model.prompts.strategy import PromptStrategy
 from promptdsi.model.rows import Rows
 
 
 class DSI(QueryPath, nn.Module):
     """A differentiable search index. `scale` multiplies scores in training; the other keywords are those of `QueryPath`."""
+
+    strategy: PromptStrategy
 
     def __init__(
         self,
@@ -43,14 +45,10 @@ class DSI(QueryPath, nn.Module):
         """Encode queries; `entering` and `query` take the place of what was computed before for the same tokens."""
         return self.encode_tokens(tokens, entering=entering, query=query)
 
-    @property
-    def first_prompted(self) -> int:
-        return min(self.strategy.prompt_layers)
-
     @torch.no_grad()
     def enter(self, tokens: Tokens) -> Tensor:
         """The states entering the first prompted layer (B, T, D): no dropout, no gradient, so they can be cached."""
-        return self.encoder.run(self.encoder.embed(tokens), tokens, last=self.first_prompted - 1)
+        return self.encoder.run(self.encoder.embed(tokens), tokens, last=min(self.strategy.prompt_layers) - 1)
 
     @torch.no_grad()
     def selection_vector(self, tokens: Tokens, entering: Tensor) -> Tensor:
@@ -67,7 +65,8 @@ class DSI(QueryPath, nn.Module):
             keywords = {"prefixes": prefixes, "project": self.prefix_space == "pre", "hidden": selection.hidden}
         if selection is not None:  # a pass that only selects has no dropout
             keywords["dropout"] = self.encoder.dropout
-        return self.encoder.run(entering, tokens, first=self.first_prompted, first_token_only=self.pooling == "first", **keywords)
+        first, first_token_only = min(self.strategy.prompt_layers), self.pooling == "first"
+        return self.encoder.run(entering, tokens, first=first, first_token_only=first_token_only, **keywords)
 
     def unprompted(self, tokens: Tokens) -> Tensor:
         """Query vectors without any prompt: D0 training, documents, and prompt strategy `none`."""
@@ -75,5 +74,8 @@ class DSI(QueryPath, nn.Module):
         states = self.encoder.embed(tokens, dropout)
         return self.pool_states(self.encoder.run(states, tokens, dropout=dropout, first_token_only=self.pooling == "first"), tokens)  # type: ignore[no-any-return]
 
-    def padded(self, states: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        return states, tokens.mask
+    def mean_over_tokens(self, states: Tensor, tokens: Tokens) -> Tensor:
+        if tokens.mask is None:
+            return states.mean(1)
+        weight = tokens.mask[:, :, None].to(states.dtype)  # (B, T, 1)
+        return (states * weight).sum(1) / weight.sum(1)

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from promptdsi.model.arrays import attention_bias, relative_buckets
-from promptdsi.model.config import ACTIVATIONS, EncoderConfig
-from promptdsi.model.path import run_layer
+from promptdsi.model.config import ACTIVATIONS, EncoderConfig, relative_buckets
+from promptdsi.model.path import attention_bias, run_layer
 
 
 class Tokens(NamedTuple):

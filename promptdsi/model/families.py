@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.model.arrays import concat
 from promptdsi.model.config import ACTIVATIONS, EncoderConfig
 
 ATTENTION = {  # names inside a layer, ours to the library's
@@ -93,7 +92,7 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
     library = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor for name, tensor in raw.items()}
     library = {name.removeprefix(f"{config.family}."): tensor for name, tensor in library.items()}
     try:
-        weights = {ours: concat([library[name].float() for name in theirs]) for ours, theirs in weight_names(config).items()}
+        weights = {ours: torch.cat([library[name].float() for name in theirs]) for ours, theirs in weight_names(config).items()}
         if config.family != "mpnet":  # only token type 0 is used: it becomes part of the positions
             weights["position.weight"] = weights["position.weight"] + library["embeddings.token_type_embeddings.weight"].float()[0]
     except KeyError as error:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import whole_text
-from promptdsi.engine.threads import single_threaded_blas
+from promptdsi.engine.quantized import single_threaded_blas
 from promptdsi.index.index import Index
 from promptdsi.serving.schemas import MapPoint, MapResponse, MapTopic
 from promptdsi.training.topics import top_words

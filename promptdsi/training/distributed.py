@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query
-from promptdsi.model.batches import Numbers
+from promptdsi.model.path import Numbers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

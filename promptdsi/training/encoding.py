@@ -13,11 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from promptdsi.model.arrays import unit
-from promptdsi.model.batches import by_length
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
-from promptdsi.model.tokenizer import Ids, Tokenizer
+from promptdsi.model.path import Ids, Tokenizer, by_length, unit
 from promptdsi.progress import Progress, silent
 
 TOKENS_PER_BATCH = 4096

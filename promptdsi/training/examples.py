@@ -12,8 +12,8 @@ from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.corpus.generators import unique_queries
 from promptdsi.corpus.generators.spans import Spans
 from promptdsi.errors import PromptDSIError
+from promptdsi.model.path import Ids, Tokenizer
 from promptdsi.model.rows import Rows
-from promptdsi.model.tokenizer import Ids, Tokenizer
 
 FIRST_WORDS = 24  # of a document no span can be taken from
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from promptdsi.model.arrays import unit
+from promptdsi.model.path import unit
 
 NEIGHBORS = 5
 MOST_ROWS = 2048  # rows of D0 the rule is fitted on: three coefficients need no more

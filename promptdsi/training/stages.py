@@ -16,11 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from promptdsi.model.arrays import unit
-from promptdsi.model.batches import Numbers
 from promptdsi.model.dsi import DSI
-from promptdsi.model.path import Encoded
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
 from promptdsi.training.encoding import LowerStates, device_of, query_vectors

@@ -16,16 +16,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.model.batches import Numbers, bucketed
+from promptdsi.model.path import Numbers
 from promptdsi.progress import Progress, silent
 from promptdsi.training.checkpoint import Checkpoint
 from promptdsi.training.distributed import join, local
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+WINDOW = 64  # batches per shuffled window that is sorted by length: large enough to pad little, small enough to stay random
 
 
 class Diverged(PromptDSIError):
@@ -200,3 +202,16 @@ class _Interruptible:
         if self.requested:  # the second time, at once
             raise KeyboardInterrupt
         self.requested = True
+
+
+def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[Numbers]:
+    """One epoch's batches: every example once, those of similar length together, in an order that seed and epoch decide."""
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    measure = np.asarray(lengths)
+    batches: list[Numbers] = []
+    for start in range(0, len(order), WINDOW * batch_size):
+        window = order[start : start + WINDOW * batch_size]
+        window = window[np.argsort(measure[window], kind="stable")]
+        batches += [window[first : first + batch_size] for first in range(0, len(window), batch_size)]
+    return [batches[number] for number in rng.permutation(len(batches))]

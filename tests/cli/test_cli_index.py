@@ -197,7 +197,7 @@ def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(mad
 
 
 def test_more_threads_than_cores_are_not_begun(made: Path) -> None:
-    from promptdsi.engine.threads import cores
+    from promptdsi.engine.graph import cores
 
     index = Index.open(made, device="cpu", threads=9999)
     assert index.opened.threads == cores() and index.search("tea")

@@ -17,10 +17,19 @@ from safetensors.numpy import save_file
 from threadpoolctl import threadpool_info
 
 from promptdsi import DataError
-from promptdsi.engine.mapped import mapped_tensors
-from promptdsi.engine.quantized import PANEL, SMALL_BLOCK, QuantizedQuery, QuantizedRows, RowBlock, merge_small_blocks, quantize
+from promptdsi.engine.quantized import (
+    PANEL,
+    SMALL_BLOCK,
+    QuantizedQuery,
+    QuantizedRows,
+    RowBlock,
+    mapped_tensors,
+    merge_small_blocks,
+    quantize,
+    share,
+    single_threaded_blas,
+)
 from promptdsi.engine.row_table import SCAN_BYTES, SCAN_QUERIES, RowTable
-from promptdsi.engine.threads import share, single_threaded_blas
 
 finite = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
 

@@ -19,7 +19,7 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.model.arrays import unit
+from promptdsi.model.path import unit
 from promptdsi.training.encoding import selection_vectors
 
 QUERIES = ["how does a telescope work", "what is bread made of", "the"]

@@ -20,7 +20,7 @@ from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.methods.options import merge_params, nest_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.model.arrays import unit
+from promptdsi.model.path import unit
 from promptdsi.training import stages
 from promptdsi.training.encoding import selection_vectors
 from promptdsi.training.examples import training_pairs_of

@@ -89,7 +89,7 @@ def test_a_prefix_is_attended_to_by_every_token_and_has_no_position(buckets: int
             values = torch.cat([prefix[sample, 1, :, part], value[sample, :length, part]])
             scores = query[sample, :length, part] @ keys.T / 2.0  # √4
             if buckets:
-                from promptdsi.model.arrays import relative_buckets
+                from promptdsi.model.config import relative_buckets
 
                 bias = encoder.relative(torch.from_numpy(relative_buckets(length, buckets)))[:, :, head]  # type: ignore[misc]
                 scores = scores + torch.cat([torch.zeros(length, 3), bias], 1)

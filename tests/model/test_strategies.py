@@ -9,8 +9,9 @@ from all_strategies import ALL, PROMPTED
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError, UsageError
-from promptdsi.model.arrays import cosine, unit
+from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, Selection, make_strategy
+from promptdsi.model.prompts.strategy import cosine
 from promptdsi.model.rows import Rows
 from promptdsi.training.objectives import cross_entropy
 

@@ -12,7 +12,7 @@ import torch
 from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows_only import RowsOnly
-from promptdsi.model.arrays import unit
+from promptdsi.model.path import unit
 from promptdsi.training.row_norms import LARGEST, NEIGHBORS, SMALLEST, fitted_norms
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
 from promptdsi.training.training import Plan

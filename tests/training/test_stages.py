@@ -13,8 +13,8 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from promptdsi.model.arrays import unit
 from promptdsi.model.dsi import DSI
+from promptdsi.model.path import unit
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import stages
 from promptdsi.training.encoding import EncodingCache, lower_states, query_vectors, uncached_seconds, use_cache

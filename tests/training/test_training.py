@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from promptdsi.model.batches import Numbers, bucketed, by_length
-from promptdsi.training.training import Diverged, Group, Plan, TrainingLog, train
+from promptdsi.model.path import Numbers, by_length
+from promptdsi.training.training import Diverged, Group, Plan, TrainingLog, bucketed, train
 
 LENGTHS = [1] * 40
 

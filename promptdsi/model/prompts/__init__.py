@@ -8,7 +8,8 @@ from typing import Any
 
 from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import Selection
+from promptdsi.model.prompts.strategy import PromptStrategy
 
 __all__ = ["PromptStrategy", "Selection", "make_strategy", "strategies"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from promptdsi.model.arrays import array_namespace, concat, unit
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import Selection, array_namespace, unit
+from promptdsi.model.prompts.strategy import PromptStrategy, concat
 
 if TYPE_CHECKING:
     import torch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import Selection
+from promptdsi.model.prompts.strategy import PromptStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from promptdsi.model.arrays import array_namespace, unit
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import Selection, array_namespace, unit
+from promptdsi.model.prompts.strategy import PromptStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor

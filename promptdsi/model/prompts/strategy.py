@@ -10,31 +10,26 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from promptdsi.model.arrays import array_namespace, concat, cosine, unit
 from promptdsi.model.config import PROMPT_LAYERS
+from promptdsi.model.path import ArrayT, Selection, array_namespace, unit
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-class Selection(NamedTuple):
-    """What a strategy chose for a batch.
+def cosine(left: ArrayT, right: ArrayT) -> ArrayT:
+    """Cosine of every row with every row: (B, D), (M, D) → (B, M)."""
+    return unit(left) @ unit(right).T  # type: ignore[attr-defined, no-any-return]
 
-    `prefix` is (B, L, 2, P, D), or None for no prompt; `ids` (B,) is the prompt each query chose (NO_PROMPT where it goes without) and
-    `similarity` (B,) the cosine of its key; `loss` pulls keys to queries (0 where keys do not learn so); `hidden` (B,) marks queries that
-    go without a prompt.
-    """
 
-    prefix: Any | None
-    ids: Any | None = None
-    similarity: Any | None = None
-    loss: Any = 0.0
-    hidden: Any | None = None
+def concat(blocks: Sequence[Any]) -> Any:
+    """Blocks as one array along the first axis; a single block is not copied."""
+    return blocks[0] if len(blocks) == 1 else array_namespace(blocks[0]).concat(list(blocks))
 
 
 class ArrayPool:

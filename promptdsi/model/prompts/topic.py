@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.model.arrays import unit
-from promptdsi.model.prompts.strategy import PromptStrategy, Selection
+from promptdsi.model.path import Selection, unit
+from promptdsi.model.prompts.strategy import PromptStrategy
 
 if TYPE_CHECKING:
     from torch import Tensor
