@@ -29,7 +29,10 @@ from promptdsi.serving.service import Service
 MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-READ_ERRORS, WRITE_ERRORS = (400, 401, 403, 404, 408, 413, 421, 422, 429, 500, 503), (409, 415, 507)
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse} for status in (400, 401, 403, 404, 408, 413, 421, 422, 429, 500, 503)
+}
+WRITE_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorResponse} for status in (409, 415, 507)}
 DESCRIPTION = "Search an index that lives in a model's weights, see what each generation learned, and add to it."
 
 
@@ -51,8 +54,8 @@ def create_app(
     app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = service
-    app.include_router(routes.reading, responses=error_models(READ_ERRORS))
-    app.include_router(routes.writing, responses=error_models(READ_ERRORS + WRITE_ERRORS))
+    app.include_router(routes.reading, responses=ERRORS)
+    app.include_router(routes.writing, responses=ERRORS | WRITE_ERRORS)
     app.include_router(routes.health)
     app.add_api_route("/", get_page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
@@ -60,10 +63,6 @@ def create_app(
     app.add_exception_handler(HTTPException, raise_http_error)
     app.add_middleware(ServingMiddleware, service=service, hosts=hosts)
     return app
-
-
-def error_models(statuses: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
-    return {status: {"model": ErrorResponse} for status in statuses}
 
 
 async def get_page() -> Response:
@@ -81,19 +80,12 @@ async def raise_validation_error(request: Request, error: Exception) -> Response
 
 
 async def raise_http_error(request: Request, error: Exception) -> Response:
-    """Unknown addresses and wrong methods."""
+    """Unknown addresses and wrong methods; of the methods allowed the framework names only those of the first route that matches."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        headers["Allow"] = ", ".join(sorted(allowed_methods(request)))
+        every = (*routes.reading.routes, *routes.writing.routes, *routes.health.routes, *request.app.routes)
+        matching = [route for route in every if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+        headers["Allow"] = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
     code = {404: "not_found", 405: "method"}.get(error.status_code, "http")
     raise APIError(error.status_code, code, str(error.detail), headers=headers)
-
-
-def allowed_methods(request: Request) -> set[str]:
-    """Every method of an address; the framework names only those of the first route that matches."""
-    methods: set[str] = set()
-    for route in (*routes.reading.routes, *routes.writing.routes, *routes.health.routes, *request.app.routes):
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
-    return methods

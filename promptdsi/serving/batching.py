@@ -41,10 +41,10 @@ class Batcher:
     in the queue at a time, so that small requests pass between its parts.
     """
 
-    def __init__(self, *, batch_cost: int = BATCH_COST, max_waiting: int = MAX_WAITING, seconds: float = SECONDS_TO_ANSWER) -> None:
-        self.batch_cost, self.max_waiting, self.seconds = batch_cost, max_waiting, seconds
+    def __init__(self, *, observe: Callable[[int], None]) -> None:
+        self.observe = observe  # called with the size of every batch
+        self.max_waiting = MAX_WAITING
         self.depth = 0  # queries that wait or are being computed
-        self.observe: Callable[[int], None] = lambda size: None  # called with the size of every batch
         self._queue: deque[PendingSearch] = deque()
         self._arrived = asyncio.Event()
         self._main, self._relief = Worker("serve-search"), Worker("serve-relief")
@@ -54,10 +54,10 @@ class Batcher:
         if self.depth and self.depth + len(requests) > self.max_waiting * (2 if len(requests) <= FEW else 1):
             raise overloaded("too many queries are waiting")
         self.depth += len(requests)
-        size = max(1, self.batch_cost // max(map(cost, requests)))
+        size = max(1, BATCH_COST // max(map(cost, requests)))
         loop, results = asyncio.get_running_loop(), list[SearchResult]()
         try:
-            async with asyncio.timeout(self.seconds):
+            async with asyncio.timeout(SECONDS_TO_ANSWER):
                 for first in range(0, len(requests), size):
                     pending = PendingSearch(index, requests[first : first + size], loop.create_future(), loop.time())
                     self._queue.append(pending)
@@ -121,7 +121,7 @@ class Batcher:
                 self._queue.popleft()
                 continue
             total += sum(map(cost, first.requests))
-            if batch and (first.index is not batch[0].index or total > self.batch_cost):
+            if batch and (first.index is not batch[0].index or total > BATCH_COST):
                 break
             batch.append(self._queue.popleft())
         if not self._queue:

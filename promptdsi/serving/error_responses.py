@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.lock import Busy
@@ -21,17 +20,9 @@ class APIError(Exception):
         super().__init__(message)
         self.status, self.code, self.message, self.hint, self.headers = status, code, message, hint, dict(headers or {})
 
-    def body(self, request_id: str) -> dict[str, Any]:
-        return {"error": {"code": self.code, "message": self.message, "hint": self.hint, "request_id": request_id}}
-
 
 def overloaded(message: str) -> APIError:
     return APIError(429, "overloaded", message, "try again in a second", RETRY_AFTER)
-
-
-def too_large(limit: int) -> APIError:
-    hint = "ask for less at once, or send documents in several requests"
-    return APIError(413, "too_large", f"the body is larger than {limit:,} bytes", hint)
 
 
 def to_api_error(error: Exception, folder: Path, *, writing: bool = True) -> APIError:

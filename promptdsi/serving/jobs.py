@@ -9,11 +9,10 @@ import logging
 import secrets
 import sys
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, computed_field, create_model
 
 from promptdsi.corpus.corpus import Document
 from promptdsi.serving.error_responses import overloaded
@@ -21,7 +20,7 @@ from promptdsi.serving.live_index import LiveIndex
 from promptdsi.serving.schemas import ErrorDetail
 
 MAX_WAITING = 4  # jobs behind the one that runs
-MAX_ENDED = 20  # jobs that are still listed after their end
+MAX_LISTED = 20  # jobs; more only while they wait or run
 SECONDS_TO_STOP = 3.0  # after SIGTERM; then the process is killed, which leaves the index as it was too
 MAX_LINE = 1 << 20  # bytes of one line from the process
 log = logging.getLogger("promptdsi.serving")
@@ -57,12 +56,8 @@ class Job(BaseModel):
     def fail(self, code: str, message: str, hint: str | None = None) -> None:
         self.error = self.error or ErrorDetail(code=code, message=message, hint=hint)
 
-    def end(self) -> None:
-        self.state, self._ended = "failed" if self.error else "done", time.monotonic()
 
-
-class JobsResponse(BaseModel):
-    jobs: list[Job]
+JobsResponse = create_model("JobsResponse", jobs=list[Job])
 
 
 class Jobs:
@@ -70,30 +65,30 @@ class Jobs:
 
     def __init__(self, live: LiveIndex, *, device: str) -> None:
         self.live, self.device = live, device
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._jobs: list[Job] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
-    def all(self) -> list[Job]:
-        """Newest first."""
-        return list(reversed(self._jobs.values()))
+    def listed(self) -> list[Job]:
+        """Newest first; their reports do not name documents that were purged since."""
+        jobs = [job.model_copy() for job in reversed(self._jobs)]
+        for job in jobs:
+            if job.report:
+                job.report = job.report | {"unfindable": [docid for docid in job.report["unfindable"] if self.live.newest.locate(docid)]}
+        return jobs
 
-    def get(self, job_id: str) -> Job | None:
-        return self._jobs.get(job_id)
-
-    @property
-    def open(self) -> int:
-        """Number of jobs that wait or run."""
-        return sum(job.open for job in self._jobs.values())
+    def open_corpora(self) -> set[str]:
+        """The corpora of the jobs that wait or run; no two have one name."""
+        return {job.corpus for job in self._jobs if job.open}
 
     def start(self, corpus: str, documents: Sequence[Document], *, fast: bool, update: bool) -> Job:
-        if self.open > MAX_WAITING:
+        if len(self.open_corpora()) > MAX_WAITING:
             raise overloaded("too many additions are waiting")
         job = Job(corpus=corpus, documents=len(documents))
-        self._jobs[job.id] = job
-        ended = [listed.id for listed in self._jobs.values() if not listed.open]
-        for job_id in ended[: max(0, len(self._jobs) - MAX_ENDED)]:
-            del self._jobs[job_id]
+        ended = [listed for listed in self._jobs if not listed.open]
+        for forgotten in ended[: max(0, len(self._jobs) + 1 - MAX_LISTED)]:
+            self._jobs.remove(forgotten)
+        self._jobs.append(job)
         fields = [[document.docid, document.text, document.title, dict(document.metadata)] for document in documents]
         order = {"name": corpus, "documents": fields, "fast": fast, "update": update, "device": self.device}
         task = asyncio.create_task(self._run(job, json.dumps(order).encode()))
@@ -114,7 +109,7 @@ class Jobs:
             log.exception("job %s failed", job.id)
             job.fail("internal", "something went wrong inside the server", "its log has more")
         finally:
-            job.end()
+            job.state, job._ended = "failed" if job.error else "done", time.monotonic()
 
     async def _run_process(self, job: Job, order: bytes) -> None:
         pipe, before = asyncio.subprocess.PIPE, self.live.newest.generation
@@ -139,21 +134,16 @@ class Jobs:
                 state = "the index is as it was" if unchanged else "the index has a new generation all the same"
                 job.fail("worker", f"learning {cause}; {state}", "the server's log has more")
         finally:
-            if process.returncode is None:
-                await stop(process)
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+                try:
+                    await asyncio.wait_for(process.wait(), SECONDS_TO_STOP)
+                except TimeoutError:
+                    process.kill()
+                    await process.wait()
 
     async def close(self) -> None:
         """Stop the job that runs and those that wait; the index stays as it was."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def stop(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), SECONDS_TO_STOP)
-        except TimeoutError:
-            process.kill()
-            await process.wait()

@@ -6,20 +6,17 @@ Every request takes one `Index` and answers from it alone, so a response never m
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.index import Index
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.results import EvalRecord
 from promptdsi.serving.error_responses import RETRY_AFTER, APIError, overloaded
 from promptdsi.serving.maps import draw_map
-from promptdsi.serving.schemas import GenerationSummary, MapResponse, RetentionRecord
 from promptdsi.serving.worker import Worker
 
 SECONDS_BETWEEN_LOOKS = 0.2  # for a new generation
@@ -37,21 +34,18 @@ class LiveIndex:
 
     def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto", threads: int | None = None) -> None:
         self.path = Path(path).expanduser()
+        self.name = self.path.absolute().name
         self.options: dict[str, Any] = {"engine": engine, "device": device, "threads": threads}
         self.problem: str | None = None  # why the newest generation could not be opened
         self._newest: Index | None = None
         self._mark: bytes | None = None
         self._older: OrderedDict[int, Index] = OrderedDict()
-        self._maps: OrderedDict[int, MapResponse] = OrderedDict()
-        self._generations: tuple[Index, list[GenerationSummary]] | None = None  # as of an index
+        self._maps: OrderedDict[int, dict[str, Any]] = OrderedDict()
+        self._generations: tuple[Index, list[dict[str, Any]]] | None = None  # as of an index
         self._refreshing, self._turn = asyncio.Lock(), asyncio.Lock()
         self._waiting = 0
         # Two threads: a new generation is served in time while an older one or a map keeps the other busy.
         self._follower, self._opener = Worker("serve-follow"), Worker("serve-open")
-
-    @property
-    def name(self) -> str:
-        return self.path.absolute().name
 
     @property
     def ready(self) -> bool:
@@ -113,60 +107,45 @@ class LiveIndex:
             raise APIError(404, "no_generation", f"there is no generation {generation}", f"the newest is {newest.generation}")
         return await self._cached(self._older, OLDER, generation, lambda: self.newest.reopen(at=generation))
 
-    async def map(self, generation: int | None) -> MapResponse:
+    async def map(self, generation: int | None) -> dict[str, Any]:
         """The map of a generation, computed once."""
         index = await self.at(generation)
         return await self._cached(self._maps, MAPS, index.generation, lambda: draw_map(index))
 
     async def _cached(self, cache: OrderedDict[int, Value], size: int, generation: int, compute: Callable[[], Value]) -> Value:
+        """A value from its cache, or computed: one at a time, a few waiting, as it takes seconds and must not take every request slot."""
         if generation not in cache:
-            async with self._slow_turn():
-                if generation not in cache:
-                    newest = self._newest
-                    value = await self._opener.run(compute)
-                    if newest is not self._newest:
-                        return value  # not kept: a purge may have made the new generation, and this holds what it erased
-                    cache[generation] = value
-                    if len(cache) > size:
-                        cache.popitem(last=False)
+            if self._waiting >= SLOW:
+                raise overloaded("too many requests wait for older generations or maps")
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(SECONDS_FOR_SLOW), self._turn:
+                    if generation not in cache:
+                        newest = self._newest
+                        value = await self._opener.run(compute)
+                        if newest is not self._newest:
+                            return value  # not kept: a purge may have made the new generation, and this holds what it erased
+                        cache[generation] = value
+            except TimeoutError:
+                raise APIError(503, "timeout", "this took too long", "try again in a minute") from None
+            finally:
+                self._waiting -= 1
         cache.move_to_end(generation)
-        return cache[generation]
+        value = cache[generation]
+        if len(cache) > size:
+            cache.popitem(last=False)
+        return value
 
-    @contextlib.asynccontextmanager
-    async def _slow_turn(self) -> AsyncIterator[None]:
-        """One at a time, a few waiting: opening and drawing take seconds, and must not take every request slot."""
-        if self._waiting >= SLOW:
-            raise overloaded("too many requests wait for older generations or maps")
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(SECONDS_FOR_SLOW), self._turn:
-                yield
-        except TimeoutError:
-            raise APIError(503, "timeout", "this took too long", "try again in a minute") from None
-        finally:
-            self._waiting -= 1
-
-    async def generations(self) -> list[GenerationSummary]:
+    async def generations(self) -> list[dict[str, Any]]:
         """Every generation, oldest first; read once per change."""
         newest = self.newest
         if self._generations is None or self._generations[0] is not newest:
             self._generations = newest, [summarize(manifest) for manifest in await asyncio.to_thread(newest.log)]
         return self._generations[1]
 
-    async def retention(self) -> list[RetentionRecord]:
-        """Hits@1 and Hits@10 of the evaluations recorded by `eval --record`."""
-        index = self.newest
-        return await asyncio.to_thread(lambda: [retention_record(record) for record in index.eval_records()])
 
-
-def summarize(manifest: Manifest) -> GenerationSummary:
-    event = dict(manifest.event)
-    removed = event.pop("documents", 0) if manifest.kind in ("delete", "purge") else 0
+def summarize(manifest: Manifest) -> dict[str, Any]:
+    """The fields of a `GenerationSummary`."""
+    removed = manifest.event.get("documents", 0) if manifest.kind in ("delete", "purge") else 0
     fields = {"generation": manifest.number, "parent": manifest.parent, "kind": manifest.kind, "time": manifest.time}
-    return GenerationSummary(**event | fields | {"documents": manifest.documents, "removed": removed})
-
-
-def retention_record(record: EvalRecord) -> RetentionRecord:
-    n = len(record.ranks)
-    hits1, hits10 = (round(sum(rank <= k for rank in record.ranks) / n, 4) for k in (1, 10))
-    return RetentionRecord(generation=record.generation, corpus=record.corpus, split=record.split, n=n, hits1=hits1, hits10=hits10)
+    return dict(manifest.event) | fields | {"documents": manifest.documents, "removed": removed}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from promptdsi.corpus.corpus import whole_text
 from promptdsi.engine.quantized import single_threaded_blas
 from promptdsi.index.index import Index
-from promptdsi.serving.schemas import MapPoint, MapResponse, MapTopic
 from promptdsi.training.topics import top_words
 
 MAX_POINTS = 2000  # of more documents an even sample is shown
@@ -24,36 +24,32 @@ NEAREST_ROWS, NEAREST_POINTS = 5, 10
 Floats = NDArray[np.float32]
 
 
-def draw_map(index: Index, max_points: int = MAX_POINTS) -> MapResponse:
-    """Place documents on a plane. Equal generations give equal maps."""
+def draw_map(index: Index) -> dict[str, Any]:
+    """Place documents on a plane: the fields of a `MapResponse`. Equal generations give equal maps."""
     from threadpoolctl import threadpool_limits
 
+    sample, info = index.sample(MAX_POINTS), index.info()
+    vectors = sample.vectors / np.maximum(np.linalg.norm(sample.vectors, axis=1, keepdims=True), 1e-12)  # (n, D)
     # Searches go on meanwhile, and threads that wait for each other would take many times as long.
     with single_threaded_blas(), threadpool_limits(limits=1, user_api="openmp"):
-        return _draw(index, max_points)
-
-
-def _draw(index: Index, max_points: int) -> MapResponse:
-    sample = index.sample(max_points)
-    vectors = sample.vectors / np.maximum(np.linalg.norm(sample.vectors, axis=1, keepdims=True), 1e-12)  # (n, D)
-    coordinates = plane(vectors)
-    labels, topics = find_topics(vectors, [whole_text(document) if document else "" for document in sample.documents])
+        coordinates = plane(vectors)
+        labels, topics = find_topics(vectors, [whole_text(document) if document else "" for document in sample.documents])
+        recall = neighbor_recall(vectors, coordinates)
     points = [
-        MapPoint(docid=docid, title=document.title if document else "", x=x, y=y, corpus=corpus, topic=label)
+        {"docid": docid, "title": document.title if document else "", "x": x, "y": y, "corpus": corpus, "topic": label}
         for docid, document, corpus, (x, y), label in zip(
             sample.docids, sample.documents, sample.corpora, coordinates.astype(float).round(4).tolist(), labels, strict=True
         )
     ]
-    info = index.info()
-    return MapResponse(
-        generation=info.generation,
-        documents=info.documents,
-        shown=len(points),
-        neighbor_recall=neighbor_recall(vectors, coordinates),
-        corpora=[corpus.corpus for corpus in info.corpora],
-        topics=topics,
-        points=points,
-    )
+    return {
+        "generation": info.generation,
+        "documents": info.documents,
+        "shown": len(points),
+        "neighbor_recall": recall,
+        "corpora": [corpus.corpus for corpus in info.corpora],
+        "topics": topics,
+        "points": points,
+    }
 
 
 def plane(vectors: Floats) -> Floats:
@@ -84,7 +80,7 @@ def neighbor_recall(vectors: Floats, points: Floats) -> float:
     return round(float(np.mean(shares)), 3)
 
 
-def find_topics(vectors: Floats, texts: list[str]) -> tuple[list[int | None], list[MapTopic]]:
+def find_topics(vectors: Floats, texts: list[str]) -> tuple[list[int | None], list[dict[str, Any]]]:
     """The topic of each document, and the topics with words and sizes, largest first; none for few documents or without text."""
     if len(vectors) < MIN_POINTS or not any(texts):
         return [None] * len(vectors), []
@@ -96,4 +92,4 @@ def find_topics(vectors: Floats, texts: list[str]) -> tuple[list[int | None], li
     renumbered = {label: number for number, (label, _) in enumerate(by_size)}
     labels = [renumbered[label] for label in raw]
     words = top_words(texts, np.array(labels), len(renumbered))
-    return list(labels), [MapTopic(words=list(terms)[:6], count=size) for terms, (_, size) in zip(words, by_size, strict=True)]
+    return list(labels), [{"words": list(terms)[:6], "count": size} for terms, (_, size) in zip(words, by_size, strict=True)]

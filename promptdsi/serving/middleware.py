@@ -6,17 +6,15 @@ A plain ASGI middleware: it reads the body itself, within bounds, before any oth
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
 import secrets
 import time
-from collections.abc import Iterator
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from promptdsi.serving.error_responses import APIError, overloaded, to_api_error, too_large
+from promptdsi.serving.error_responses import APIError, overloaded, to_api_error
 from promptdsi.serving.service import Service
 
 log = logging.getLogger("promptdsi.serving")
@@ -43,50 +41,48 @@ class ServingMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0  # 0 until the response has begun
-        scope["request_id"] = secrets.token_hex(8)
+        started, status, request_id = time.perf_counter(), 0, secrets.token_hex(8)  # status 0 until the response has begun
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
-                added = {**HEADERS, "Cache-Control": caching, "X-Request-ID": scope["request_id"]}
-                message["headers"] = [*message.get("headers", ()), *encoded(added)]
+                MutableHeaders(scope=message).update({**HEADERS, "Cache-Control": caching, "X-Request-ID": request_id})
             await send(message)
 
+        async def send_error(error: APIError) -> None:
+            fields = {"code": error.code, "message": error.message, "hint": error.hint, "request_id": request_id}
+            await JSONResponse({"error": fields}, error.status, error.headers)(scope, receive, send_with_headers)
+
         try:
-            await self._handle(scope, receive, send_with_headers)
+            self._check(scope)
+            await self._answer(scope, receive, send_with_headers)
         except asyncio.CancelledError:  # the server stops, and could not wait for this request any longer
             if not status:
-                await send_error(APIError(503, "stopping", "the server is being stopped"), scope, send_with_headers)
+                await send_error(APIError(503, "stopping", "the server is being stopped"))
             raise
         except Exception as error:
             response = to_api_error(error, self.service.live.path, writing=writes(scope["method"], scope["path"]))
             if response.status >= 500 and not isinstance(error, APIError):
-                log.error("request %s failed", scope["request_id"], exc_info=error)
+                log.error("request %s failed", request_id, exc_info=error)
             if status:
                 raise
-            await send_error(response, scope, send_with_headers)
+            await send_error(response)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self.service.metrics.count_request(method, route, status or 500, time.perf_counter() - started)
+            self.service.metrics.requests.labels(method, route, str(status or 500)).inc()
+            self.service.metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._check(scope)
-        with self._slot(scope["path"]):
-            body = await self._read_body(scope, receive)
-            await run_until_disconnect(self.app, scope, body, receive, send)
-
-    @contextlib.contextmanager
-    def _slot(self, path: str) -> Iterator[None]:
-        """One of the slots for requests that are answered at once."""
-        if self.active >= self.service.limits.requests and path not in HEALTH:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request in one of the slots for requests that are answered at once."""
+        if self.active >= self.service.limits.requests and scope["path"] not in HEALTH:
             raise overloaded("too many requests are being answered")
         self.active += 1
         try:
-            yield
+            body = await self._read_body(scope, receive)
+            await run_until_disconnect(self.app, scope, body, receive, send)
         finally:
             self.active -= 1
 
@@ -107,27 +103,27 @@ class ServingMiddleware:
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
         """The body, within its bounds of size and time; a declared length that is too large is refused before anything is read."""
-        declared = Headers(scope=scope).get("content-length", "0")
         if scope["method"] not in ("POST", "DELETE") or scope["path"] in PUBLIC:
             return b""  # these routes take no body, so none is waited for
-        if len(declared) > 15 or (declared.isdigit() and int(declared) > self.service.limits.body):
-            raise too_large(self.service.limits.body)
-        parts: list[bytes] = []
-        size, more = 0, True
+        limit, declared = self.service.limits.body, Headers(scope=scope).get("content-length", "0")
+        hint = "ask for less at once, or send documents in several requests"
+        too_large = APIError(413, "too_large", f"the body is larger than {limit:,} bytes", hint)
+        if len(declared) > 15 or (declared.isdigit() and int(declared) > limit):
+            raise too_large
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.service.limits.body_seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise APIError(400, "gone", "the client has disconnected")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
+                    body += message.get("body", b"")
                     more = message.get("more_body", False)
-                    if size > self.service.limits.body:
-                        raise too_large(self.service.limits.body)
+                    if len(body) > limit:
+                        raise too_large
         except TimeoutError:
             raise APIError(408, "slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
-        return b"".join(parts)
+        return bytes(body)
 
 
 def writes(method: str, path: str) -> bool:
@@ -175,14 +171,3 @@ async def run_until_disconnect(app: ASGIApp, scope: Scope, body: bytes, receive:
     finally:
         watcher.cancel()
         application.cancel()
-
-
-async def send_error(error: APIError, scope: Scope, send: Send) -> None:
-    body = json.dumps(error.body(scope["request_id"]), ensure_ascii=False).encode()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **error.headers}
-    await send({"type": "http.response.start", "status": error.status, "headers": encoded(headers)})
-    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-
-def encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

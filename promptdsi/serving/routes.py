@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Security
 from fastapi import Path as PathParameter
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
+from prometheus_client import generate_latest
+from pydantic import ValidationError
 
 from promptdsi import __version__
+from promptdsi.corpus.formats.jsonl import documents as read_documents
+from promptdsi.corpus.reading import ReadNotes
+from promptdsi.corpus.records import Document
+from promptdsi.errors import DataError
 from promptdsi.index.index import Index
-from promptdsi.index.results import Location, SearchRequest, SearchResult
+from promptdsi.index.results import EvalRecord, Location, SearchRequest
 from promptdsi.serving import schemas
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.jobs import Job, JobsResponse
 from promptdsi.serving.service import Service, ServiceDep
-from promptdsi.serving.uploads import from_lines, from_object
 
 SMALL = 200  # hits of a response that is encoded on the event loop: waking a thread would take longer
+Fields = dict[str, Any]  # of a response; FastAPI validates them by the route's model
 At = Annotated[schemas.Generation | None, Query(description="as of this generation")]
 Docid = Annotated[str, PathParameter(examples=["weather-jet-stream"])]
 LINES = {"schema": {"type": "string"}, "example": '{"_id": "note-1", "title": "Tea", "text": "Green tea wants water of 75 degrees."}\n'}
@@ -38,63 +48,62 @@ async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
     """Search for one query or many. Queries that arrive at the same time are encoded in one batch."""
     index = await service.live.at(body.at)
     results = await service.batcher.search(index, [SearchRequest(query, body.k, body.explain) for query in body.queries])
-    if len(body.queries) * body.k <= SMALL:
-        content = search_json(index, body.queries, results)
-    else:
-        content = await asyncio.to_thread(search_json, index, body.queries, results)
-    return Response(content, media_type="application/json")
+
+    def to_json() -> bytes:
+        entries = [
+            {"query": query, "truncated": result.truncated, "hits": [hit.to_json() for hit in result.hits]}
+            for query, result in zip(body.queries, results, strict=True)
+        ]
+        return json.dumps({"generation": index.generation, "results": entries}, ensure_ascii=False, allow_nan=False).encode()
+
+    small = len(body.queries) * body.k <= SMALL
+    return Response(to_json() if small else await asyncio.to_thread(to_json), media_type="application/json")
 
 
-def search_json(index: Index, queries: list[str], results: list[SearchResult]) -> bytes:
-    """A `SearchResponse` as JSON."""
-    entries = [
-        {"query": query, "truncated": result.truncated, "hits": [hit.to_json() for hit in result.hits]}
-        for query, result in zip(queries, results, strict=True)
-    ]
-    return json.dumps({"generation": index.generation, "results": entries}, ensure_ascii=False, allow_nan=False).encode()
-
-
-@reading.get("/api/documents/{docid:path}")
-async def get_document(docid: Docid, service: ServiceDep, at: At = None) -> schemas.DocumentResponse:
+@reading.get("/api/documents/{docid:path}", response_model=schemas.DocumentResponse)
+async def get_document(docid: Docid, service: ServiceDep, at: At = None) -> Fields:
     """What the index stores of a document."""
     index = await service.live.at(at)
     location = await locate(index, docid)
     document = await asyncio.to_thread(index.get, docid)
-    return schemas.DocumentResponse(**document._asdict() | location._asdict(), generation=index.generation)
+    return document._asdict() | location._asdict() | {"generation": index.generation}
 
 
-@reading.get("/api/index")
-async def describe_index(service: ServiceDep) -> schemas.IndexResponse:
+@reading.get("/api/index", response_model=schemas.IndexResponse)
+async def describe_index(service: ServiceDep) -> Fields:
     """What is served: documents, corpora, model and limits."""
     info = service.live.newest.info()
-    corpora = [schemas.CorpusResponse(name=corpus.corpus, fast=not corpus.trained, **corpus._asdict()) for corpus in info.corpora]
     limits = {"query": schemas.MAX_QUERY, "k": schemas.MAX_K, "batch": schemas.MAX_BATCH, "hits": schemas.MAX_HITS}
-    served = {
+    return info._asdict() | {
         "name": service.live.name,
-        "corpora": corpora,
+        "corpora": [corpus._asdict() | {"name": corpus.corpus, "fast": not corpus.trained} for corpus in info.corpora],
         "backbone": Path(info.backbone).name,  # without the folders of this machine
         "writable": service.access.allow_write,
         "limits": limits | {"body": service.limits.body},
         "version": __version__,
     }
-    return schemas.IndexResponse(**info._asdict() | served)
 
 
-@reading.get("/api/generations")
-async def list_generations(service: ServiceDep) -> schemas.GenerationsResponse:
+@reading.get("/api/generations", response_model=schemas.GenerationsResponse)
+async def list_generations(service: ServiceDep) -> Fields:
     """Every generation, oldest first: what made it, and how many documents can be found in it."""
-    generations = await service.live.generations()
-    return schemas.GenerationsResponse(current=service.live.newest.generation, generations=generations)
+    return {"generations": await service.live.generations(), "current": service.live.newest.generation}
 
 
-@reading.get("/api/retention")
-async def list_retention(service: ServiceDep) -> schemas.RetentionResponse:
+@reading.get("/api/retention", response_model=schemas.RetentionResponse)
+async def list_retention(service: ServiceDep) -> Fields:
     """Hits@1 and Hits@10 of each corpus at each generation, as recorded by `promptdsi eval --record`."""
-    return schemas.RetentionResponse(records=await service.live.retention())
+    records = await asyncio.to_thread(service.live.newest.eval_records)
+
+    def hits(record: EvalRecord, k: int) -> float:
+        return round(sum(rank <= k for rank in record.ranks) / len(record.ranks), 4)
+
+    rates = [{"n": len(record.ranks), "hits1": hits(record, 1), "hits10": hits(record, 10)} for record in records]
+    return {"records": [record._asdict() | rate for record, rate in zip(records, rates, strict=True)]}
 
 
-@reading.get("/api/map")
-async def get_map(service: ServiceDep, at: At = None) -> schemas.MapResponse:
+@reading.get("/api/map", response_model=schemas.MapResponse)
+async def get_map(service: ServiceDep, at: At = None) -> Fields:
     """Documents on a plane, those with similar rows close to each other, and the topics they form."""
     return await service.live.map(at)
 
@@ -102,7 +111,7 @@ async def get_map(service: ServiceDep, at: At = None) -> schemas.MapResponse:
 @reading.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def get_metrics(service: ServiceDep) -> Response:
     """Figures in Prometheus' text format."""
-    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @writing.post("/api/documents", status_code=202, openapi_extra={"requestBody": BODIES})
@@ -117,46 +126,49 @@ async def add(
 
     They come as JSON, or one a line as `application/x-ndjson`, read as strictly as a file.
     """
-    content_type, body = request.headers.get("content-type", "").partition(";")[0].strip().lower(), await request.body()
-    if content_type == "application/x-ndjson":
-        documents = await asyncio.to_thread(from_lines, body)
-    elif content_type == "application/json":
-        documents = await asyncio.to_thread(from_object, body)
-    else:
+    readers = {"application/x-ndjson": from_lines, "application/json": from_object}
+    read = readers.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
+    if read is None:
         raise APIError(415, "form", "documents come as application/json or application/x-ndjson")
-    return service.jobs.start(corpus_name(service, name), documents, fast=fast, update=update)
+    documents = await asyncio.to_thread(read, await request.body())
+    taken = {corpus.corpus for corpus in service.live.newest.info().corpora} | service.jobs.open_corpora()
+    if name is None:
+        name = next(free for number in itertools.count(1) if (free := f"added-{number}") not in taken)
+    if not name.strip() or not name.isprintable():
+        raise APIError(422, "name", "the name of the corpus has characters that cannot be seen")
+    if name in taken:
+        raise APIError(409, "name", f"there is a corpus named {name!r} already", "give this one another name")
+    return service.jobs.start(name, documents, fast=fast, update=update)
 
 
-@writing.delete("/api/documents/{docid:path}")
-async def delete(docid: Docid, service: ServiceDep) -> schemas.ChangeResponse:
+@writing.delete("/api/documents/{docid:path}", response_model=schemas.ChangeResponse)
+async def delete(docid: Docid, service: ServiceDep) -> Fields:
     """Delete a document; `undelete` brings it back."""
     await locate(service.live.newest, docid)
-    await asyncio.to_thread(lambda: writable(service).delete(docid))
-    return await after_change(service)
+    return await change(service, lambda index: index.delete(docid))
 
 
-@writing.post("/api/undelete")
-async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> schemas.ChangeResponse:
+@writing.post("/api/undelete", response_model=schemas.ChangeResponse)
+async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> Fields:
     """Bring back documents that were deleted and not purged."""
     for docid in body.docids:
         await locate(service.live.newest, docid, deleted=True)
-    await asyncio.to_thread(lambda: writable(service).undelete(body.docids))
-    return await after_change(service)
+    return await change(service, lambda index: index.undelete(body.docids))
 
 
-@reading.get("/api/jobs")
-async def list_jobs(service: ServiceDep) -> JobsResponse:
+@reading.get("/api/jobs", response_model=JobsResponse)
+async def list_jobs(service: ServiceDep) -> Fields:
     """Additions, newest first."""
-    return JobsResponse(jobs=[without_purged(job, service) for job in service.jobs.all()])
+    return {"jobs": service.jobs.listed()}
 
 
 @reading.get("/api/jobs/{job_id}")
 async def get_job(job_id: str, service: ServiceDep) -> Job:
     """The progress of an addition, at the end its report or error."""
-    job = service.jobs.get(job_id)
+    job = next((job for job in service.jobs.listed() if job.id == job_id), None)
     if job is None:
         raise APIError(404, "no_job", "there is no such job", "jobs end with the server, and the oldest are forgotten")
-    return without_purged(job, service)
+    return job
 
 
 @health.get("/healthz")
@@ -174,23 +186,11 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
     return {"status": "ready"}
 
 
-async def after_change(service: Service) -> schemas.ChangeResponse:
-    """After a change by this server: what is served now."""
+async def change(service: Service, write: Callable[[Index], object]) -> Fields:
+    """Write to the index, opened for this once: the one that answers requests stays at its generation. Returns what is served then."""
+    await asyncio.to_thread(lambda: write(Index.open(service.live.path, check=False)))
     await service.live.refresh()
-    return schemas.ChangeResponse(generation=service.live.newest.generation, documents=len(service.live.newest))
-
-
-def without_purged(job: Job, service: Service) -> Job:
-    """A job whose report does not name documents that were purged since."""
-    if not job.report:
-        return job
-    unfindable = [docid for docid in job.report["unfindable"] if service.live.newest.locate(docid)]
-    return job.model_copy(update={"report": job.report | {"unfindable": unfindable}})
-
-
-def writable(service: Service) -> Index:
-    """The index opened for one write: the one that answers requests stays at its generation."""
-    return Index.open(service.live.path, check=False)
+    return {"generation": service.live.newest.generation, "documents": len(service.live.newest)}
 
 
 async def locate(index: Index, docid: str, *, deleted: bool = False) -> Location:
@@ -204,13 +204,27 @@ async def locate(index: Index, docid: str, *, deleted: bool = False) -> Location
     return location
 
 
-def corpus_name(service: Service, name: str | None) -> str:
-    """The name of a new corpus: the one given, if it is free, or a generated one."""
-    taken = {corpus.corpus for corpus in service.live.newest.info().corpora} | {job.corpus for job in service.jobs.all() if job.open}
-    if name is None:
-        return next(free for number in range(1, len(taken) + 2) if (free := f"added-{number}") not in taken)
-    if not name.strip() or not name.isprintable():
-        raise APIError(422, "name", "the name of the corpus has characters that cannot be seen")
-    if name in taken:
-        raise APIError(409, "name", f"there is a corpus named {name!r} already", "give this one another name")
-    return name
+def from_lines(body: bytes, unit: str = "line") -> list[Document]:
+    """Documents of JSON lines, read as strictly as a file; an error names the line and column."""
+    with tempfile.TemporaryFile() as file:  # a file without a name: nothing of it can be left behind
+        file.write(body)
+        file.seek(0)
+        try:
+            documents = list(read_documents(Path(f"/dev/fd/{file.fileno()}"), ReadNotes()))
+        except DataError as error:
+            column = f", column {error.column}" if error.column is not None and unit == "line" else ""
+            position = f"{unit} {error.line}{column}: " if error.line is not None else ""
+            raise APIError(422, "documents", f"{position}{error.problem}", "nothing was added") from None
+    if not documents:
+        raise APIError(422, "documents", "there is no document", "send one JSON object a line, with `_id` and `text`")
+    return documents
+
+
+def from_object(body: bytes) -> list[Document]:
+    """Documents of a JSON body, by the same reader."""
+    try:
+        documents = schemas.AddBody.model_validate_json(body).documents
+    except ValidationError as error:
+        raise RequestValidationError([{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]) from None
+    lines = [json.dumps(document.model_dump(by_alias=True)).encode("ascii") + b"\n" for document in documents]
+    return from_lines(b"".join(lines), "document")

@@ -1,5 +1,7 @@
 """Bodies and responses of the API, with examples: the OpenAPI description is made from these."""
 
+# mypy: disable-error-code="valid-type"
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Self, get_type_hints
@@ -73,7 +75,7 @@ class UndeleteBody(RequestBody):
     docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
 
 
-def model_of(record: Any, **nested: Any) -> Any:
+def model_of(record: Any, **nested: Any) -> type[BaseModel]:
     """A model with the fields of a named tuple of the index, so that they are listed once."""
     hints = get_type_hints(record) | nested
     fields: dict[str, Any] = {name: (hints[name], record._field_defaults.get(name, ...)) for name in record._fields}
@@ -81,19 +83,27 @@ def model_of(record: Any, **nested: Any) -> Any:
 
 
 Neighbor = model_of(results.Neighbor)
-Why = model_of(results.Why, neighbors=list[Neighbor])  # type: ignore[valid-type]
+Why = model_of(results.Why, neighbors=list[Neighbor])
 Hit = model_of(results.Hit, why=Why | None)
+Truncated = Annotated[bool, Field(description="the query is longer than the model reads; its end was left out")]
+QueryHits = create_model("QueryHits", query=str, truncated=Truncated, hits=list[Hit])
+SearchResponse = create_model("SearchResponse", generation=int, results=list[QueryHits])
+ChangeResponse = create_model("ChangeResponse", generation=int, documents=int)
+RetentionRecord = create_model("RetentionRecord", generation=int, corpus=str, split=str, n=int, hits1=float, hits10=float)
+RetentionResponse = create_model("RetentionResponse", records=list[RetentionRecord])
+CorpusResponse = create_model("CorpusResponse", name=str, since=int, documents=int, fast=bool)
+MapTopic = create_model("MapTopic", words=list[str], count=int)
+MapPoint = create_model("MapPoint", docid=str, title=str, x=float, y=float, corpus=int, topic=int | None)
 
 
-class QueryHits(BaseModel):
-    query: str
-    truncated: Annotated[bool, Field(description="the query is longer than the model reads; its end was left out")]
-    hits: list[Hit]  # type: ignore[valid-type]
+class ErrorDetail(BaseModel):
+    code: str
+    message: str
+    hint: str | None = None
 
 
-class SearchResponse(BaseModel):
-    generation: int
-    results: list[QueryHits]
+RequestErrorDetail = create_model("RequestErrorDetail", __base__=ErrorDetail, request_id=str)
+ErrorResponse = create_model("ErrorResponse", __doc__="Every response that is not a result.", error=RequestErrorDetail)
 
 
 class DocumentResponse(BaseModel):
@@ -104,34 +114,6 @@ class DocumentResponse(BaseModel):
     corpus: str
     since: int
     generation: int
-
-
-class ChangeResponse(BaseModel):
-    generation: int
-    documents: int
-
-
-class ErrorDetail(BaseModel):
-    code: str
-    message: str
-    hint: str | None = None
-
-
-class RequestErrorDetail(ErrorDetail):
-    request_id: str
-
-
-class ErrorResponse(BaseModel):
-    """Every response that is not a result."""
-
-    error: RequestErrorDetail
-
-
-class CorpusResponse(BaseModel):
-    name: str
-    since: int
-    documents: int
-    fast: bool
 
 
 class IndexResponse(BaseModel):
@@ -166,36 +148,7 @@ class GenerationSummary(BaseModel):
     to: int | None = None
 
 
-class GenerationsResponse(BaseModel):
-    current: int
-    generations: list[GenerationSummary]
-
-
-class RetentionRecord(BaseModel):
-    generation: int
-    corpus: str
-    split: str
-    n: int
-    hits1: float
-    hits10: float
-
-
-class RetentionResponse(BaseModel):
-    records: list[RetentionRecord]
-
-
-class MapPoint(BaseModel):
-    docid: str
-    title: str
-    x: float
-    y: float
-    corpus: int
-    topic: int | None
-
-
-class MapTopic(BaseModel):
-    words: list[str]
-    count: int
+GenerationsResponse = create_model("GenerationsResponse", current=int, generations=list[GenerationSummary])
 
 
 class MapResponse(BaseModel):

@@ -5,19 +5,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from promptdsi.serving.access import Access, Limits
 from promptdsi.serving.batching import Batcher
 from promptdsi.serving.jobs import Jobs
 from promptdsi.serving.live_index import LiveIndex
-from promptdsi.serving.prometheus import Metrics
 
+SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 log = logging.getLogger("promptdsi.serving")
+
+
+class Metrics:
+    """The figures at /metrics, in a registry of their own so that two servers in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        labels = ("method", "route", "status")
+        self.requests = Counter("promptdsi_requests", "Requests answered", labels, registry=self.registry)
+        self.seconds = Histogram("promptdsi_request_seconds", "Time to answer", ("route",), buckets=SECONDS, registry=self.registry)
+        self.batches = Histogram("promptdsi_batch_queries", "Queries encoded in one batch", buckets=SIZES, registry=self.registry)
+
+    def gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """A figure that is computed whenever /metrics is read."""
+        Gauge(f"promptdsi_{name}", description, registry=self.registry).set_function(value)
 
 
 class Service:
@@ -26,12 +44,12 @@ class Service:
     def __init__(self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int) -> None:
         self.access, self.limits = access, limits
         self.live = live = LiveIndex(path, engine=engine, device=device, threads=threads)
-        self.batcher, self.metrics, self.jobs = Batcher(), Metrics(), Jobs(live, device=device)
+        self.metrics, self.jobs = Metrics(), Jobs(live, device=device)
+        self.batcher = Batcher(observe=self.metrics.batches.observe)
         self.tasks: list[asyncio.Task[None]] = []
-        self.batcher.observe = self.metrics.batches.observe
         gauge = self.metrics.gauge
         gauge("queue_queries", "Queries that wait or are being computed", lambda: self.batcher.depth)
-        gauge("jobs_open", "Additions that wait or run", lambda: self.jobs.open)
+        gauge("jobs_open", "Additions that wait or run", lambda: len(self.jobs.open_corpora()))
         gauge("generation", "Generation that is served", lambda: live.newest.generation if live.ready else 0)
         gauge("documents", "Documents that can be found", lambda: len(live.newest) if live.ready else 0)
         gauge("stale", "1 while the newest generation cannot be opened", lambda: float(live.problem is not None))
