@@ -16,8 +16,7 @@ import httpx
 import uvicorn
 
 from promptdsi.serving.access import Access
-from promptdsi.serving.app import create_app
-from promptdsi.serving.server import listen, uvicorn_config
+from promptdsi.serving.app import create_app, listen, uvicorn_config
 
 READ, WRITE = "a-token-that-reads", "a-token-that-writes"
 WRITABLE = Access(write=WRITE, allow_write=True)

@@ -35,9 +35,8 @@ def serve(
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from promptdsi.index.index import Index
     from promptdsi.serving.access import LOOPBACK, access_for
-    from promptdsi.serving.app import LOCAL_HOSTS, create_app
+    from promptdsi.serving.app import LOCAL_HOSTS, create_app, run
     from promptdsi.serving.middleware import host_name
-    from promptdsi.serving.server import run
 
     host = host.strip("[]")
     Index.open(

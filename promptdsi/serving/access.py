@@ -32,7 +32,8 @@ class Access:
         scheme, _, given = (authorization or "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
         # Both are always compared, so that the time taken reveals nothing.
-        may_write, may_read = tokens_equal(given, self.write), tokens_equal(given, self.read)
+        expected = [(token or secrets.token_hex()).encode() for token in (self.write, self.read)]
+        may_write, may_read = [hmac.compare_digest(given.encode(), token) for token in expected]
         if may_write or (may_read and not writing):
             return
         if may_read:
@@ -48,10 +49,6 @@ class Limits:
     body: int = 8 << 20
     requests: int = 64
     body_seconds: float = 15.0
-
-
-def tokens_equal(given: str, token: str | None) -> bool:
-    return hmac.compare_digest(given.encode(), (token or secrets.token_hex()).encode())
 
 
 def read_tokens(path: Path) -> dict[str, str]:

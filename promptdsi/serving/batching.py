@@ -71,8 +71,6 @@ class Batcher:
 
     async def run(self) -> None:
         """Compute batches until cancelled."""
-        self._main.start()
-        self._relief.start()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_main())
             group.create_task(self._run_relief())

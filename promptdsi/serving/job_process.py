@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
 from promptdsi.index.lock import Busy
-from promptdsi.index.results import Report
 from promptdsi.progress import Advance
 from promptdsi.serving.error_responses import to_api_error
 
@@ -34,14 +33,21 @@ MAX_UNFINDABLE = 100  # docids in a report; all are counted
 
 def main() -> int:
     path = Path(sys.argv[1])
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     job = json.load(sys.stdin)
     try:
         corpus = Corpus([Document(*fields) for fields in job["documents"]], name=job["name"])
         index = Index.open(path, check=False, device=job["device"])
-        report = retry_while_busy(lambda: index.add(corpus, fast=job["fast"], update=job["update"], progress=progress_lines))
+        report, end = None, time.monotonic() + SECONDS_TO_RETRY
+        while report is None:
+            try:
+                report = index.add(corpus, fast=job["fast"], update=job["update"], progress=progress_lines)
+            except Busy:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
     except KeyboardInterrupt:
         send(error={"code": "stopped", "message": "the server was stopped; the index is as it was", "hint": "add the documents again"})
         return 1
@@ -53,20 +59,8 @@ def main() -> int:
         hint = "tick “replace documents that changed”" if changed else response.hint
         send(error={"code": response.code, "message": response.message, "hint": hint})
         return 1
-    fields = report.to_json()
-    send(report=fields | {"unfindable": fields["unfindable"][:MAX_UNFINDABLE], "unfindable_count": len(fields["unfindable"])})
+    send(report=report.to_json() | {"unfindable": report.unfindable[:MAX_UNFINDABLE], "unfindable_count": len(report.unfindable)})
     return 0
-
-
-def retry_while_busy(add: Callable[[], Report]) -> Report:
-    end = time.monotonic() + SECONDS_TO_RETRY
-    while True:
-        try:
-            return add()
-        except Busy:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.2)
 
 
 @contextlib.contextmanager
@@ -88,10 +82,6 @@ def progress_lines(what: str, *, total: int | None = None, unit: str = "") -> It
 
 def send(**fields: Any) -> None:
     print(json.dumps(fields), flush=True)
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

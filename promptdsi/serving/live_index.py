@@ -59,8 +59,6 @@ class LiveIndex:
 
     async def follow(self) -> None:
         """Open the index and serve each new generation soon after it is committed, by whatever process, until cancelled."""
-        self._follower.start()
-        self._opener.start()
         while True:
             await self.refresh()
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS if self.problem is None else SECONDS_BETWEEN_RETRIES)

@@ -36,39 +36,34 @@ def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
     )
     lock = threading.Lock()  # tools run in threads: each takes one generation and answers from it alone
 
-    def newest() -> Index:
+    @contextlib.contextmanager
+    def newest() -> Iterator[Index]:
+        """The newest generation; its errors become messages without a path."""
         nonlocal index, mark
-        with lock:
-            latest = Index.commit_mark(path)
-            if latest != mark:
-                index, mark = index.reopen(), latest
-            return index
+        try:
+            with lock:
+                latest = Index.commit_mark(path)
+                if latest != mark:
+                    index, mark = index.reopen(), latest
+                current = index
+            yield current
+        except PromptDSIError as error:
+            raise ToolError(to_api_error(error, folder).message) from None
 
     @server.tool(annotations=READ_ONLY)
     def search(query: QueryText, k: Annotated[int, Field(ge=1, le=MAX_HITS, description="number of hits")] = 10) -> dict[str, Any]:
         """Find the documents that answer a question: rank, docid, score, title and the passage with the question's words."""
-        with tool_errors(folder):
-            current = newest()
+        with newest() as current:
             return {"generation": current.generation, "hits": [hit.to_json() for hit in current.search(query, k=k)]}
 
     @server.tool(annotations=READ_ONLY)
     def get_document(docid: Docid) -> dict[str, Any]:
         """The full text of a document, by the docid that search gave."""
-        with tool_errors(folder):
-            current = newest()
+        with newest() as current:
             location = current.locate(docid)
             if location is None or location.deleted:
                 raise ToolError(f"there is no document {docid!r}")
             document = current.get(docid)
-        return {"docid": docid, "title": document.title, "text": document.text, "metadata": dict(document.metadata)}
+            return {"docid": docid, "title": document.title, "text": document.text, "metadata": dict(document.metadata)}
 
     return server
-
-
-@contextlib.contextmanager
-def tool_errors(folder: Path) -> Iterator[None]:
-    """Errors of the index as messages without a path."""
-    try:
-        yield
-    except PromptDSIError as error:
-        raise ToolError(to_api_error(error, folder).message) from None

@@ -88,10 +88,18 @@ Hit = model_of(results.Hit, why=Why | None)
 Truncated = Annotated[bool, Field(description="the query is longer than the model reads; its end was left out")]
 QueryHits = create_model("QueryHits", query=str, truncated=Truncated, hits=list[Hit])
 SearchResponse = create_model("SearchResponse", generation=int, results=list[QueryHits])
+DocumentResponse = create_model(
+    "DocumentResponse", docid=str, title=str, text=str, metadata=dict[str, Any], corpus=str, since=int, generation=int
+)
 ChangeResponse = create_model("ChangeResponse", generation=int, documents=int)
 RetentionRecord = create_model("RetentionRecord", generation=int, corpus=str, split=str, n=int, hits1=float, hits10=float)
 RetentionResponse = create_model("RetentionResponse", records=list[RetentionRecord])
 CorpusResponse = create_model("CorpusResponse", name=str, since=int, documents=int, fast=bool)
+ModelFields: dict[str, Any] = {"method": str, "prompts": str, "backbone": str, "width": int, "store": str}
+ServerFields: dict[str, Any] = {"writable": bool, "limits": dict[str, int], "version": str}
+IndexResponse = create_model(
+    "IndexResponse", name=str, generation=int, documents=int, corpora=list[CorpusResponse], **ModelFields, **ServerFields
+)
 MapTopic = create_model("MapTopic", words=list[str], count=int)
 MapPoint = create_model("MapPoint", docid=str, title=str, x=float, y=float, corpus=int, topic=int | None)
 
@@ -104,31 +112,6 @@ class ErrorDetail(BaseModel):
 
 RequestErrorDetail = create_model("RequestErrorDetail", __base__=ErrorDetail, request_id=str)
 ErrorResponse = create_model("ErrorResponse", __doc__="Every response that is not a result.", error=RequestErrorDetail)
-
-
-class DocumentResponse(BaseModel):
-    docid: str
-    title: str
-    text: str
-    metadata: dict[str, Any]
-    corpus: str
-    since: int
-    generation: int
-
-
-class IndexResponse(BaseModel):
-    name: str
-    generation: int
-    documents: int
-    corpora: list[CorpusResponse]
-    method: str
-    prompts: str
-    backbone: str
-    width: int
-    store: str
-    writable: bool
-    limits: dict[str, int]
-    version: str
 
 
 class GenerationSummary(BaseModel):

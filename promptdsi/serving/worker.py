@@ -16,7 +16,7 @@ log = logging.getLogger("promptdsi.serving")
 
 
 class Worker:
-    """A thread that runs one call at a time, from `start` to `close`.
+    """A thread that runs one call at a time, from the first call to `close`.
 
     A daemon thread, unlike those of an executor: a call that cannot be interrupted, such as checking gigabytes, must not keep the
     process alive after `close` has waited for it long enough.
@@ -26,11 +26,10 @@ class Worker:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name=f"promptdsi-{name}", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call a function in the thread and return its result. If the caller is cancelled first, a call that waits is dropped."""
+        if self._thread.ident is None:
+            self._thread.start()
         future: Future[Result] = Future()
         self._calls.put((future, lambda: function(*arguments)))
         return await asyncio.wrap_future(future)
@@ -45,14 +44,10 @@ class Worker:
 
     def _loop(self) -> None:
         while (call := self._calls.get()) is not None:
-            _execute(*call)
-            del call  # an idle worker must not keep a generation open through the arguments of its last call
-
-
-def _execute(future: Future[Result], function: Callable[[], Result]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(function())
-    except BaseException as error:
-        future.set_exception(error)
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+            del call, future, function  # an idle worker must not keep a generation open through the arguments of its last call

@@ -14,9 +14,11 @@ import httpx
 import pytest
 import served
 
-from promptdsi.serving import server as http_server
+from promptdsi.serving import app
 from promptdsi.serving.access import Limits
 from promptdsi.serving.middleware import ServingMiddleware
+
+SLACK = 3.0  # seconds for a busy machine to schedule client and server
 
 
 @pytest.fixture(scope="module")
@@ -110,17 +112,17 @@ def test_of_a_million_errors_the_first_is_reported(server: served.Served) -> Non
     wrong = json.dumps({"documents": [0] * 300_000}).encode()
     answer = server.client.post("/api/documents", content=wrong, headers={"Content-Type": "application/json"})
     assert answer.status_code == 422
-    assert time.process_time() - began < 10
+    assert time.process_time() - began < 5
 
 
 def test_a_body_that_does_not_arrive_is_not_waited_for(server: served.Served) -> None:
     begun = time.monotonic()
     answer = served.exchange(server, b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
-    assert answer.startswith(b"HTTP/1.1 408") and time.monotonic() - begun < 20
+    assert answer.startswith(b"HTTP/1.1 408") and time.monotonic() - begun < 1.0 + SLACK
 
 
 def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SECONDS_FOR_HEADERS", 0.5)
+    monkeypatch.setattr(app, "SECONDS_FOR_HEADERS", 0.5)
     with served.serving(path) as running:
         begun = time.monotonic()
         assert served.exchange(running, b"GET /healthz HTTP/1.1\r\nHost: loc") == b""
@@ -133,7 +135,7 @@ def test_headers_that_do_not_arrive_are_not_waited_for(path: Path, monkeypatch: 
             connection.sendall(b"GET /hea")
             while connection.recv(65536):
                 pass
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 3 * 0.5 + SLACK
         assert running.search("water")["results"]
 
 

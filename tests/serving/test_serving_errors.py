@@ -17,7 +17,7 @@ import served
 import small
 
 from promptdsi import Corpus, Index
-from promptdsi.serving import server as http_server
+from promptdsi.serving import app
 
 
 def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path) -> None:
@@ -101,10 +101,10 @@ def test_sigterm_finishes_requests_under_way_and_ends_in_time(place: Path) -> No
         thread.start()
         while not waiting(client, "promptdsi_queue_queries"):
             assert thread.is_alive()
-        running.send_signal(signal.SIGTERM)
         began = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 0 and time.monotonic() - began < 10
         thread.join()
-        assert running.wait(60) == 0 and time.monotonic() - began < 20  # ten seconds are promised; slack for a busy machine
         assert statuses == [200]
         with pytest.raises(httpx.TransportError):
             client.get("/healthz")
@@ -124,10 +124,10 @@ def test_sigterm_does_not_wait_for_what_takes_too_long(place: Path) -> None:
             thread.start()
         while waiting(client, "promptdsi_queue_queries") < 3 * 256:
             assert any(thread.is_alive() for thread in threads)
-        running.send_signal(signal.SIGTERM)
         began = time.monotonic()
+        running.send_signal(signal.SIGTERM)
         running.wait(60)
-        assert time.monotonic() - began < 20  # without the bound it would be a minute
+        assert time.monotonic() - began < 10  # without the bound it would be a minute
         for thread in threads:
             thread.join()
         assert all(answer.status_code == 200 or answer.json()["error"]["code"] for answer in answers)
@@ -145,8 +145,10 @@ def test_sigterm_while_documents_are_added_leaves_the_index_as_it_was(place: Pat
         while client.get("/api/jobs").json()["jobs"][0]["stage"] is None:
             time.sleep(0.05)
         client.close()
+        began = time.monotonic()
         running.send_signal(signal.SIGTERM)
         running.wait(60)
+        assert time.monotonic() - began < 10
     after = Index.open(place, device="cpu")
     assert small.signature(place) == before or after.generation == 3  # the whole of it, if it was quicker than the signal
     assert after.verify().problems == []
@@ -173,7 +175,7 @@ def test_no_index_is_one_sentence(run: object, tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing_from_elsewhere(server: served.Served) -> None:
-    root = Path(http_server.__file__).parent / "page"
+    root = Path(app.__file__).parent / "page"
     answer = server.client.get("/")
     assert answer.status_code == 200 and "default-src 'none'" in answer.headers["content-security-policy"]
     assert "unsafe" not in answer.headers["content-security-policy"]

@@ -15,7 +15,6 @@ from promptdsi.serving.worker import Worker
 def test_calls_run_in_one_named_thread_until_close() -> None:
     async def use() -> list[str]:
         thread = Worker("test")
-        thread.start()
         names = [await thread.run(lambda: threading.current_thread().name) for _ in range(2)]
         with pytest.raises(ZeroDivisionError):
             await thread.run(lambda: 1 // 0)
@@ -31,7 +30,6 @@ def test_a_call_whose_caller_is_cancelled_is_dropped() -> None:
 
     async def use() -> None:
         thread, release = Worker("test"), threading.Event()
-        thread.start()
         first = asyncio.create_task(thread.run(release.wait, 60))
         second = asyncio.create_task(thread.run(calls.append, "second"))
         await asyncio.sleep(0)
@@ -51,7 +49,6 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: p
 
     async def use() -> float:
         thread = Worker("busy")
-        thread.start()
         call = asyncio.create_task(thread.run(release.wait, 60))
         await asyncio.sleep(0.05)
         began = time.monotonic()
@@ -60,5 +57,5 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, caplog: p
         await call
         return time.monotonic() - began
 
-    assert asyncio.run(use()) < 30
+    assert asyncio.run(use()) < 3.1  # a tenth of a second, and slack for a busy machine
     assert "promptdsi-busy is still busy" in caplog.text
