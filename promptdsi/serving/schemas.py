@@ -12,14 +12,8 @@ from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
 from promptdsi.index import results
 
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
-
-
-def integral(value: Any) -> Any:
-    """To JSON 3.0 is an integer as 3 is; "3" and true are not."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Integral = BeforeValidator(integral)
+# To JSON 3.0 is an integer as 3 is; "3" and true are not.
+Integral = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 QueryText = Annotated[str, Field(min_length=1, max_length=MAX_QUERY, pattern=r"\S", examples=["how do bats find their way in the dark"])]
 Generation = Annotated[int, Field(ge=1, le=2**31, examples=[2])]
 Docid = Annotated[
