@@ -32,10 +32,9 @@ log = logging.getLogger("promptdsi.serving")
 class LiveIndex:
     """One index, open for any number of requests at a time."""
 
-    def __init__(self, path: str | Path, *, engine: str = "auto", device: str = "auto", threads: int | None = None) -> None:
-        self.path = Path(path).expanduser()
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        self.path, self.options = Path(path).expanduser(), options  # of `Index.open`
         self.name = self.path.absolute().name
-        self.options: dict[str, Any] = {"engine": engine, "device": device, "threads": threads}
         self.problem: str | None = None  # why the newest generation could not be opened
         self._newest: Index | None = None
         self._mark: bytes | None = None
