@@ -19,9 +19,8 @@ from prometheus_client import generate_latest
 from pydantic import ValidationError
 
 from promptdsi import __version__
-from promptdsi.corpus.formats.jsonl import documents as read_documents
-from promptdsi.corpus.reading import ReadNotes
-from promptdsi.corpus.records import Document
+from promptdsi.corpus.corpus import Document, ReadNotes
+from promptdsi.corpus.reading import documents as read_documents
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
 from promptdsi.index.results import EvalRecord, Location, SearchRequest
