@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.bench.schema import TopicRecord
+from promptdsi.bench.run_records import TopicRecord
 from promptdsi.bench.system_results import SystemResult, on_new
 from promptdsi.evaluation.continual import Figures, estimate, over_seeds
 

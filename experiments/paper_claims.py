@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from promptdsi.bench.system_results import Measure, SystemResult, find_result, on_d0, on_new
-from promptdsi.bench.tables import interval, score, signed
+from promptdsi.bench.system_results import Measure, SystemResult, on_d0, on_new
+from promptdsi.bench.tables import score
 from promptdsi.evaluation.continual import Compared, Estimate, Matrix
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
@@ -18,6 +18,7 @@ from promptdsi.methods.sequential import Sequential
 from . import paper_sums
 from .published import CONTROL
 from .reports.curves import after
+from .shared import find_result, interval, signed
 from .verdicts import Claim, Gap, gaps, judge, negated
 
 # D0 counts as retained if forgetting is less than two points of Hits@10: twice what separates the frozen-encoder methods in the paper.

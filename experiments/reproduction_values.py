@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.system_results import SystemResult, SystemResults, on_d0, on_new
-from promptdsi.bench.tables import NONE, Column, Table, interval, row, score
+from promptdsi.bench.tables import NONE, Column, Table, row, score
 from promptdsi.methods.dsi_method import DSIMethod
 
 from . import figure_claims
@@ -14,7 +14,7 @@ from .paper_claims import D0, NEW
 from .published import MS_MARCO, NQ, Published
 from .reports import layers, passes, utilisation
 from .reports.curves import after
-from .shared import size
+from .shared import interval, size, step_by_step
 
 KEY_SYSTEMS = ("IncDSI", "S++", "Topic")  # those whose figures stand in the overview
 HITS_ON_D0, HITS_ON_NEW = 0, 2  # positions in a published line
@@ -44,7 +44,7 @@ def ends(results: SystemResults, setting: Setting) -> str:
     """LA_T and F_T of the key systems."""
     texts = []
     for system in results.of(setting):
-        if system.label in KEY_SYSTEMS and system.step_by_step:
+        if system.label in KEY_SYSTEMS and step_by_step(system):
             entries = [score(system.value(after(name, "Hits@10", system.runs[0].last))) for name in ("LA_t", "F_t")]
             texts.append(f"{system.label} {' / '.join(entry.text for entry in entries if entry)}")
     return "LA_T / F_T H@10: " + "; ".join(texts) if texts else ""

@@ -5,15 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from promptdsi.bench.report import Text
-from promptdsi.bench.system_results import Measure, SystemResult, find_result
-from promptdsi.bench.tables import Column, TableEntry, interval, signed
-from promptdsi.evaluation.continual import Compared
+from promptdsi.bench.system_results import Measure, SystemResult
+from promptdsi.bench.tables import Column, TableEntry
+from promptdsi.evaluation.continual import ROUNDING, Compared, Estimate
 
 SYSTEM = Column("system", left=True)
 OF_P = (
     "p is from a paired sign-flip test over queries, "
     "with the seeds as they are (the interval draws seeds too, so the two may differ), not corrected for the number of comparisons."
 )
+
+
+def signed(value: float) -> str:
+    """A difference in points, with its sign."""
+    text = f"{100 * value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def interval_end(value: float) -> str:
+    """An end of an interval around a difference, never rounded to zero, because the side of zero it lies on is what matters.
+
+    Examples
+    --------
+    >>> interval_end(0.012), interval_end(0.0003), interval_end(-0.0003), interval_end(1e-17)
+    ('+1.2', '+0.03', '−0.03', '0.0')
+    """
+    if abs(value) <= ROUNDING:
+        return "0.0"
+    digits = next((digits for digits in (1, 2, 3) if round(100 * value, digits)), 4)
+    return f"{100 * value:+.{digits}f}".replace("-", "−")
+
+
+def interval(estimate: Estimate, *, sign: bool = False) -> str:
+    """An interval in points: 84.0 to 88.1, or with signs for a difference."""
+    ends = (estimate.low, estimate.high)
+    low, high = (interval_end(end) if sign else f"{100 * end:.1f}".replace("-0.0", "0.0").replace("-", "−") for end in ends)
+    return f"{low} to {high}"
+
+
+def find_result(results: Iterable[SystemResult], label: str) -> SystemResult | None:
+    """The result with a label, if it has run."""
+    return next((result for result in results if result.label == label and result.records), None)
+
+
+def at_seeds(result: SystemResult, seeds: Sequence[int]) -> SystemResult:
+    """The result of some of its seeds."""
+    return SystemResult(result.point, tuple(record for record in result.records if record.run.seed in seeds))
+
+
+def step_by_step(result: SystemResult) -> bool:
+    """Whether every corpus was evaluated after every step, so that curves can be drawn."""
+    return bool(result.runs) and all(set(run.query_ranks) == set(range(run.last + 1)) for run in result.runs)
 
 
 def comparison(compared: Compared | None) -> list[TableEntry | str | None]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from promptdsi.bench.system_results import Measure, SystemResult
-from promptdsi.bench.tables import interval, signed
 from promptdsi.evaluation.continual import ROUNDING, Estimate
+
+from .shared import interval, signed
 
 HOLDS, FAILS, NOT_SHOWN = "ordering holds", "ordering does not hold", "not shown"
 VERIFIED, VERIFIED_IN_PART = "arithmetic verified", "arithmetic verified in part"

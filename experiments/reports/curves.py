@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Plot, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_new
-from promptdsi.bench.tables import Column, Table, TableEntry, escape_markdown, interval, row, score
+from promptdsi.bench.tables import Column, Table, TableEntry, escape_markdown, row, score
 from promptdsi.evaluation.continual import Estimate, Figures, Matrix
 
 from ..figures import draw_line, legend_below, look_of, panels, plot
+from ..shared import interval, step_by_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,9 +29,9 @@ STATISTICS: dict[str, tuple[AtStep, str, str]] = {
 
 def report(results: SystemResults) -> Iterator[Part]:
     for setting, systems in results.settings():
-        drawn = [result for result in systems if result.step_by_step]
+        drawn = [result for result in systems if step_by_step(result)]
         yield Heading(setting.label)
-        if left_out := [result.label for result in systems if result.records and not result.step_by_step]:
+        if left_out := [result.label for result in systems if result.records and not step_by_step(result)]:
             yield Text(f"No curve for systems that learn all new corpora at once: {escape_markdown(', '.join(left_out))}.")
         if not drawn:
             continue
@@ -66,7 +67,7 @@ def _table(setting: Setting, systems: Sequence[SystemResult], metric: str, name:
     rows = []
     for result in systems:
         entries: list[TableEntry | str | None] = [None] * last
-        if result.step_by_step:
+        if step_by_step(result):
             entries = [_with_interval(estimate) for estimate in curve(result, name, metric)]
         rows.append(row(result.label, *entries))
     columns = [Column("system", left=True), *(Column(f"t = {step}", best=STATISTICS[name][2]) for step in range(1, last + 1))]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Text
-from promptdsi.bench.schema import CorpusSizes
+from promptdsi.bench.run_records import CorpusSizes
 from promptdsi.bench.system_results import SystemResults
 from promptdsi.bench.tables import Column, Table, TableRow, row
 from promptdsi.methods.dsi_method import DSIMethod

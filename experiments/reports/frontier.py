@@ -8,12 +8,12 @@ from functools import partial
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_d0, on_new
-from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, interval, row, signed
+from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, row
 from promptdsi.evaluation.continual import Compared
 
 from .. import selection_rule, tradeoff
 from ..figures import plot
-from ..shared import before_in_words, comparison
+from ..shared import before_in_words, comparison, interval, signed
 
 RETAINED, RETAINED_TEN, NEW, NEW_FIRST = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@10"), on_new("Hits@1")
 COMPARED = (selection_rule.OURS, selection_rule.LARGER_NORM)  # with every other system

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_d0, on_new
-from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, interval, row, signed
+from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, row
 from promptdsi.evaluation.continual import Matrix
 
 from ..figures import GREY, MARKERS, Look, draw_line, legend_below, look_of, panels, plot
+from ..shared import interval, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Text
-from promptdsi.bench.schema import D0Record, RunRecord, StepRecord
-from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, find_result, on_d0, on_new
-from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, interval, row, score
+from promptdsi.bench.run_records import D0Record, RunRecord, StepRecord
+from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_d0, on_new
+from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, row, score
 
 from ..paper_claims import FORGETTING, expectations
 from ..published import CONTROL, SOURCES, published
-from ..shared import OF_P, SYSTEM, before_in_words, comparison, count
+from ..shared import OF_P, SYSTEM, before_in_words, comparison, count, find_result, interval
 
 SHOWN = ("Hits@10", "MRR@10", "Hits@1")
 REST = ("Hits@5", "nDCG@10")

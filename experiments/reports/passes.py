@@ -10,7 +10,7 @@ from promptdsi.bench.system_results import SystemResult, SystemResults, on_d0, o
 from promptdsi.bench.tables import Column, Table, row
 
 from ..published import BERT, NQ, SPEED_UP, TWO_PASSES
-from ..shared import SYSTEM, comparison
+from ..shared import SYSTEM, at_seeds, comparison
 
 MEASURES = (on_d0("Hits@10"), on_d0("MRR@10"), on_new("Hits@10"), on_new("MRR@10"))
 
@@ -35,13 +35,13 @@ def pairs(systems: Sequence[SystemResult]) -> list[tuple[SystemResult, SystemRes
     """
     twos = {result.label.split(",")[0]: result for result in systems if result.group == "two"}
     both = [(result, twos[result.label]) for result in systems if result.group == "one" and result.label in twos]
-    return [(one.at_seeds(two.seeds) if two.seeds else one, two.at_seeds(one.seeds) if one.seeds else two) for one, two in both]
+    return [(at_seeds(one, two.seeds) if two.seeds else one, at_seeds(two, one.seeds) if one.seeds else two) for one, two in both]
 
 
 def _scores(setting: Setting, systems: Sequence[SystemResult]) -> Table:
     both = [result for pair in pairs(systems) for result in pair]
     seeds = sorted({seed for result in both for seed in result.seeds})
-    shown = [*both, *(result.at_seeds(seeds) for result in systems if result.group not in ("one", "two"))]
+    shown = [*both, *(at_seeds(result, seeds) for result in systems if result.group not in ("one", "two"))]
     rows = [
         row(
             result.label,

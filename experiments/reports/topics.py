@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from promptdsi.bench.report import Heading, Part, Text
-from promptdsi.bench.schema import TopicRecord
+from promptdsi.bench.run_records import TopicRecord
 from promptdsi.bench.system_results import SystemResults
 from promptdsi.bench.tables import Column, Table, row
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import Heading, Part, Text
-from promptdsi.bench.schema import RunRecord
+from promptdsi.bench.run_records import RunRecord
 from promptdsi.bench.system_results import SystemResult, SystemResults, spread
 from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, row, score
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptdsi.bench.runs import D0, Run, RunStore, changed_params, default_params, make_method
-from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, read_toml
+from promptdsi.bench.run_records import D0, Run
+from promptdsi.bench.runs import RunStore, changed_params, default_params, make_method
+from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, SystemTable, read_toml
 from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.errors import DataError, UsageError
 from promptdsi.methods import methods
@@ -45,30 +46,10 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class System:
-    """A line of a table: a method with its parameters; with a swept `parameter`, one point per value of it."""
-
-    label: str
-    group: str
-    method: str
-    params: Params
-    search: int = 0
-    parameter: str = ""
-    values: tuple[Any, ...] = ()
-    reference: bool = False
-    seeds: tuple[int, ...] = ()
-    settings: tuple[str, ...] = ()
-
-    def runs_in(self, setting: Setting) -> bool:
-        """Whether it runs in a setting: each may name the other."""
-        return (not setting.only or self.label in setting.only) and (not self.settings or setting.name in self.settings)
-
-
-@dataclass(frozen=True)
 class Point:
     """A system at one value of its swept parameter, in one setting: a run per seed."""
 
-    system: System
+    system: SystemTable
     setting: Setting
     value: Any
     runs: tuple[Run, ...]
@@ -129,11 +110,17 @@ def read_experiment(path: str | Path, scale: str, store: RunStore | None = None)
     settings = tuple(_setting(scale_path, scale_table, setting) for setting in scale_table.run.get(name, ()))
     if not settings:
         raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scale_table.run) or 'nothing'}")
-    systems = _with_sweeps(scale_path, name, _systems(path, table), scale_table.sweep.get(name, {}))
+    systems, sweeps = _systems(path, table), scale_table.sweep.get(name, {})
+    if unknown := sorted(set(sweeps) - {system.label for system in systems if system.parameter}):
+        raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a swept parameter", path=scale_path)
     if table.chosen_by:
         chosen = (store or RunStore(Path("results"))).choices(scale, table.chosen_by)
-        systems = [system for system in systems if any(system.runs_in(setting) for setting in settings)]
-        systems = _at_chosen_values(path, table.chosen_by, systems, chosen)
+        swept = [system.label for system in systems if system.parameter and any(_runs_in(system, setting) for setting in settings)]
+        if missing := [label for label in swept if label not in chosen]:  # else its whole sweep would be evaluated on the test split
+            advice = f"run and report {table.chosen_by}.toml to the end first"
+            raise DataError(f"{missing[0]!r} has no chosen parameter yet; {advice}", path=path)
+        sweeps = {label: (chosen[label],) for label in swept}
+    systems = [system.model_copy(update={"sweep": sweeps.get(system.label, system.sweep)}) for system in systems]
     points = tuple(point for setting in settings for system in systems for point in _points(path, system, setting, table))
     if idle := [setting.name for setting in settings if systems and not any(point.setting is setting for point in points)]:
         raise DataError(f"no system of it runs in the setting {idle[0]!r}: see `only` there and `settings` of the systems", path=path)
@@ -141,34 +128,21 @@ def read_experiment(path: str | Path, scale: str, store: RunStore | None = None)
     return Experiment(name, title, table.report, table.paper, table.about, scale, settings, points, table.split, path)
 
 
-def _systems(path: Path, table: ExperimentFile) -> list[System]:
+def _systems(path: Path, table: ExperimentFile) -> list[SystemTable]:
     """The systems an experiment lists, or takes from another."""
-    listed = read_toml(path.parent / f"{table.systems_of}.toml", ExperimentFile) if table.systems_of else table
-    systems = [
-        System(row.label, row.group, row.method, row.params, row.search, row.parameter, row.sweep, row.reference, row.seeds, row.settings)
-        for row in listed.system
-    ]
+    systems = (read_toml(path.parent / f"{table.systems_of}.toml", ExperimentFile) if table.systems_of else table).system
     names = [(system.group, system.label) for system in systems]
     if twice := [label for group, label in names if names.count((group, label)) > 1]:
         raise DataError(f"lists a system {twice[0]!r} twice", path=path)
-    labels = {system.label for system in systems} if table.labels is None else set(table.labels)
-    if missing := sorted(labels - {system.label for system in systems}):
+    known = {system.label for system in systems}
+    if missing := sorted(set(table.labels or ()) - known):
         raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
-    return [system for system in systems if system.label in labels]
+    return [system for system in systems if table.labels is None or system.label in table.labels]
 
 
-def _with_sweeps(path: Path, name: str, systems: list[System], sweeps: dict[str, tuple[Any, ...]]) -> list[System]:
-    """Systems with the sweeps a scale gives them instead of their own."""
-    if unknown := sorted(set(sweeps) - {system.label for system in systems if system.parameter}):
-        raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a swept parameter", path=path)
-    return [replace(system, values=sweeps[system.label]) if system.label in sweeps else system for system in systems]
-
-
-def _at_chosen_values(path: Path, chooser: str, systems: list[System], chosen: Params) -> list[System]:
-    """Systems at the chosen value of their parameter. Without a choice the whole sweep would be evaluated on the test split."""
-    if missing := [system.label for system in systems if system.parameter and system.label not in chosen]:
-        raise DataError(f"{missing[0]!r} has no chosen parameter yet; run and report {chooser}.toml to the end first", path=path)
-    return [replace(system, values=(chosen[system.label],)) if system.parameter else system for system in systems]
+def _runs_in(system: SystemTable, setting: Setting) -> bool:
+    """Whether a system runs in a setting: each may name the other."""
+    return (not setting.only or system.label in setting.only) and (not system.settings or setting.name in system.settings)
 
 
 def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
@@ -181,9 +155,8 @@ def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
         check_method("rows", params)
         for method, params_of_method in table.methods.items():
             changed_params(method, params_of_method)
-        add = add_params(table.add)
+        add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add_params(table.add)
     d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params()})
-    add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add
     return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods)
 
 
@@ -195,8 +168,7 @@ def d0_params() -> set[str]:
 def add_params(table: Params) -> Params:
     """Parameters for the corpora after D0, in dotted form; a key that is no field of `add` is the name of another parameter."""
     names = {name for method in methods() for name in default_params(method)}
-    named = {f"add.{name}" if f"add.{name}" in names else name: value for name, value in table.items()}
-    add = flatten_params(current_params(named))
+    add = flatten_params(current_params({f"add.{name}" if f"add.{name}" in names else name: value for name, value in table.items()}))
     if unknown := [name for name in add if name not in names]:
         raise UsageError(f"no method has an option {unknown[0]!r}")
     return add
@@ -231,11 +203,11 @@ def check_stream(spec: Params) -> None:
         raise UsageError(f"stream needs a source: a path, or one of {', '.join(source_names())}")
 
 
-def _points(path: Path, system: System, setting: Setting, table: ExperimentFile) -> list[Point]:
-    if not system.runs_in(setting):
+def _points(path: Path, system: SystemTable, setting: Setting, table: ExperimentFile) -> list[Point]:
+    if not _runs_in(system, setting):
         return []
     points = []
-    for value in system.values or (None,):
+    for value in system.sweep or (None,):
         with errors_name(path, f"system {system.label!r}"):
             params = _params(system, setting, value)
             check_method(system.method, params)
@@ -247,7 +219,7 @@ def _points(path: Path, system: System, setting: Setting, table: ExperimentFile)
     return points
 
 
-def _params(system: System, setting: Setting, value: Any) -> Params:
+def _params(system: SystemTable, setting: Setting, value: Any) -> Params:
     """From the weakest to the strongest: the system's preset without what belongs to D0, D0's parameters, what the setting says of
     later corpora and of the method, the system's own parameters and the swept one."""
     defaults, of_d0 = default_params(system.method), d0_params()

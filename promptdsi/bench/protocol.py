@@ -10,8 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
+from promptdsi.bench.run_records import CorpusSizes, StepRecord, StreamData, TopicRecord
 from promptdsi.bench.runs import pack_ranks
-from promptdsi.bench.schema import CorpusSizes, Split, StepRecord, StreamData, TopicRecord
+from promptdsi.bench.schema import Split
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.streams import Stream
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
@@ -49,7 +50,11 @@ class Protocol:
             started = uncached_seconds()
             method.add(corpus, progress=self.progress)
             seconds = round(uncached_seconds() - started, 3)
-            steps.append(StepRecord(corpus=corpus.name, documents=len(corpus), seconds=seconds, **training_cost(method)))
+            record = StepRecord(corpus=corpus.name, documents=len(corpus), seconds=seconds)
+            if (logs := getattr(method, "logs_", ())) and (losses := logs[-1].losses):
+                record.training_seconds, record.training_queries = round(logs[-1].seconds, 3), logs[-1].examples
+                record.training_steps = len(losses)
+            steps.append(record)
             ranks[str(step)] = [self.ranks(method, i) for i in range(step + 1)]
         return {
             "rehearsal_free": method.rehearsal_free,
@@ -100,14 +105,9 @@ def union(corpora: Sequence[Corpus]) -> Corpus:
         for split, judgements in corpus.qrels.items():
             qrels.setdefault(split, []).extend(judgements)
     queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
-    documents = [document for corpus in corpora for document in corpus.documents]
-    return Corpus(documents, list(queries.values()), qrels, name=f"{corpora[0].name}-{corpora[-1].name}")
-
-
-def training_cost(method: Method) -> dict[str, Any]:
-    """What the last training of a method took."""
-    logs: Sequence[Any] = getattr(method, "logs_", ())
-    if not logs or not logs[-1].losses:
-        return {}
-    log = logs[-1]
-    return {"training_seconds": round(log.seconds, 3), "training_queries": log.examples, "training_steps": len(log.losses)}
+    return Corpus(
+        [document for corpus in corpora for document in corpus.documents],
+        list(queries.values()),
+        qrels,
+        name=f"{corpora[0].name}-{corpora[-1].name}",
+    )

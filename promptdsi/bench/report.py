@@ -11,13 +11,15 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.bench.plan import Experiment, Setting
+from promptdsi.bench.run_records import D0Record, RunRecord
 from promptdsi.bench.runs import RunStore
-from promptdsi.bench.schema import D0Record, Params, RunRecord
+from promptdsi.bench.schema import Params
 from promptdsi.bench.system_results import SystemResults, collect_results
 from promptdsi.bench.tables import Table, escape_latex
 from promptdsi.errors import DataError, PromptDSIError
@@ -95,23 +97,15 @@ def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
     results = collect_results(experiment, store)
     parts = list(report(results))
     base = store.folder / experiment.scale / experiment.name
-    written = [_write(base.with_suffix(".md"), markdown(results, parts)), _write(base.with_suffix(".tex"), latex(results, parts))]
+    texts = {".md": markdown(results, parts), ".tex": latex(results, parts)}
     for part in parts:
         if isinstance(part, Data):
-            written.append(_write(base.with_suffix(".json"), json.dumps(part.content, indent=1, ensure_ascii=False) + "\n"))
-        if isinstance(part, Plot):
-            written += save_plot(part, base.parent / plot_name(experiment, part))
-    return written
-
-
-def _write(path: Path, text: str) -> Path:
-    with atomic_write(path) as out:
-        out.write(text.encode("utf-8"))
-    return path
-
-
-def plot_name(experiment: Experiment, plot: Plot) -> str:
-    return f"{experiment.name}-{plot.name}"
+            texts[".json"] = json.dumps(part.content, indent=1, ensure_ascii=False) + "\n"
+    for suffix, text in texts.items():
+        with atomic_write(base.with_suffix(suffix)) as out:
+            out.write(text.encode("utf-8"))
+    figures = [save_plot(part, base.parent / f"{experiment.name}-{part.name}") for part in parts if isinstance(part, Plot)]
+    return [*(base.with_suffix(suffix) for suffix in texts), *chain.from_iterable(figures)]
 
 
 def save_plot(plot: Plot, path: Path) -> list[Path]:
@@ -140,19 +134,16 @@ def save_plot(plot: Plot, path: Path) -> list[Path]:
 def markdown(results: SystemResults, parts: Sequence[Part]) -> str:
     experiment = results.experiment
     top = [f"# {experiment.title}", *([f"{experiment.paper} of the paper."] if experiment.paper else []), experiment.about]
-    body = [_markdown(experiment, part) for part in parts]
+    body = []
+    for part in parts:
+        if isinstance(part, Table):
+            body.append(f"**{part.title}**\n\n{part.markdown()}")
+        elif isinstance(part, Plot):
+            body.append(f"![{part.caption}]({experiment.name}-{part.name}.png)\n\n*{part.caption}*")
+        elif not isinstance(part, Data):
+            body.append(f"## {part.text}" if isinstance(part, Heading) else part.text)
     missing = ["## Not run yet", "not run yet: " + "; ".join(results.missing)] if results.missing else []
     return "\n\n".join(text.strip() for text in [*top, *body, *missing, *provenance(results)] if text) + "\n"
-
-
-def _markdown(experiment: Experiment, part: Part) -> str:
-    if isinstance(part, Table):
-        return f"**{part.title}**\n\n{part.markdown()}"
-    if isinstance(part, Data):
-        return ""
-    if isinstance(part, Plot):
-        return f"![{part.caption}]({plot_name(experiment, part)}.png)\n\n*{part.caption}*"
-    return f"## {part.text}" if isinstance(part, Heading) else part.text
 
 
 def latex(results: SystemResults, parts: Sequence[Part]) -> str:
@@ -165,7 +156,7 @@ def latex(results: SystemResults, parts: Sequence[Part]) -> str:
             tables += 1
             written.append(part.latex(f"tab:{experiment.name}-{tables}"))
         elif isinstance(part, Plot):
-            file = plot_name(experiment, part)
+            file = f"{experiment.name}-{part.name}"
             lines = [r"\begin{figure}[t]", r"\centering", rf"\includegraphics[width=\linewidth]{{{file}.png}}"]
             lines += [rf"\caption{{{escape_latex(part.caption)}}}", rf"\label{{fig:{file}}}", r"\end{figure}", ""]
             written.append("\n".join(lines))

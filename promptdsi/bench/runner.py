@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import promptdsi
 from promptdsi.bench.protocol import Protocol
-from promptdsi.bench.runs import D0, Run, RunStore, compare_ranks, digest, make_method, record_text
-from promptdsi.bench.schema import D0Record, Params, RunRecord, SearchRecord, Split, read_json
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, SearchRecord, digest
+from promptdsi.bench.runs import RunStore, compare_ranks, make_method, record_text
+from promptdsi.bench.schema import Params, Split, read_json
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators import make_generator, options_of
 from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
@@ -56,7 +57,7 @@ class Runner:
         written = []
         runs = list(runs)
         missing = {run.key for run in runs if fresh or self.store.run(run) is None}
-        self.check(run for run in runs if run.key in missing)
+        self.check([run for run in runs if run.key in missing])
         for number, run in enumerate(runs, 1):
             if run.key not in missing:
                 continue
@@ -64,28 +65,25 @@ class Runner:
                 self.notify(f"time is up; {len(runs) - number + 1} runs are left")
                 break
             self.notify(f"run {number} of {len(runs)}: {run.label or run.method}, seed {run.seed} ({run.file})")
-            before, record = self.recorded(run), self.record(run)
+            before = None
+            try:
+                before = self.store.run(run)
+            except DataError as error:
+                self.notify(f"{error}; it is replaced")
+            record = self.record(run)
             if before is not None:
                 self.notify(f"run again: {compare_ranks(before, record) or 'the recorded run was evaluated on other queries'}")
             written.append(self.store.write(record))
         return written
 
-    def recorded(self, run: Run) -> RunRecord | None:
-        """The record of a run that is to be made again; None if there is none that can be read."""
-        try:
-            return self.store.run(run)
-        except DataError as error:
-            self.notify(f"{error}; it is replaced")
-            return None
-
-    def check(self, runs: Iterable[Run]) -> None:
+    def check(self, runs: Sequence[Run]) -> None:
         """Check first what a run could miss hours later: the source of its stream, documents to search settings on."""
-        runs = list(runs)
-        for spec in (run.d0.stream for run in runs):
-            if not self.is_built(spec):
-                source_of(spec["source"])
-        for stream in {digest(run.d0.stream): run.d0.stream for run in runs if run.search}.values():
-            search_corpora(self.stream(stream, "dev"))
+        for run in runs:
+            if not (self.stream_folder(run.d0.stream) / "stream.json").is_file():
+                source_of(run.d0.stream["source"])
+        for run in runs:
+            if run.search:
+                search_corpora(self.stream(run.d0.stream, "dev"))
 
     def record(self, run: Run) -> RunRecord:
         """Make one run. Its record holds everything reports need, and nothing of the data but ranks.
@@ -96,15 +94,11 @@ class Runner:
         method = make_method(run.method, run.params, seed=run.seed, offline=self.offline)
         protocol = Protocol(stream, run.split, self.progress)
         d0 = self.d0(run.d0) if isinstance(method, DSIMethod) else None  # outside the cache: while D0 is learned its encoder changes
-        with use_cache(self.cache_of(d0) if d0 and isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
-            start = self.start(method, d0, run, stream)
-            return RunRecord(run=run.describe(), versions=versions(), data=protocol.data(), **start, **protocol.run(method))
-
-    def cache_of(self, d0: D0Checkpoint) -> EncodingCache:
-        """The vectors this D0 has encoded. Those of another are dropped: vectors of a large corpus are gigabytes."""
-        if self._cache[0] != d0.sha256:
+        if d0 and self._cache[0] != d0.sha256:  # vectors of another D0 are dropped: those of a large corpus are gigabytes
             self._cache = (d0.sha256, EncodingCache())
-        return self._cache[1]
+        with use_cache(self._cache[1] if isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
+            start = self.start(method, d0, run, stream)
+            return RunRecord(run=run, versions=versions(), data=protocol.data(), **start, **protocol.run(method))
 
     def start(self, method: Method, d0: D0Checkpoint | None, run: Run, stream: Stream) -> Params:
         """Give the method its D0, and search its settings where the run does: the fields of a record."""
@@ -128,7 +122,7 @@ class Runner:
         name = digest([spec, split])
         if name not in self._streams:
             folder = self.stream_folder(spec)
-            if not self.is_built(spec):
+            if not (folder / "stream.json").is_file():
                 self.build(spec).write(folder, progress=self.progress)
             self._streams[name] = open_stream(folder, splits=sorted({"train", "dev", split}))
         return self._streams[name]
@@ -136,20 +130,16 @@ class Runner:
     def stream_folder(self, spec: Params) -> Path:
         return self.store.work / "streams" / digest(spec)
 
-    def is_built(self, spec: Params) -> bool:
-        return (self.stream_folder(spec) / "stream.json").is_file()
-
     def build(self, spec: Params) -> Stream:
+        """The stream, with pseudo-queries where it names a generator; each is cached, so that an interruption loses little."""
         options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw", "pseudo")}
         raw = Path(spec["raw"]) if "raw" in spec else None
         stream = build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
-        return self.with_pseudo_queries(stream, dict(spec["pseudo"])) if "pseudo" in spec else stream
-
-    def with_pseudo_queries(self, stream: Stream, options: Params) -> Stream:
-        """The stream with pseudo-queries of a generator; each is cached, so that an interruption loses little."""
-        name = options.pop("generator", "spans")
+        if "pseudo" not in spec:
+            return stream
+        name = spec["pseudo"].get("generator", "spans")
         runs_a_model = {} if "device" not in options_of(name) else {"offline": self.offline, "device": torch_device("auto")}
-        generator = make_generator(name, **options, **runs_a_model)
+        generator = make_generator(name, **{key: value for key, value in spec["pseudo"].items() if key != "generator"}, **runs_a_model)
         cache = QueryCache(self.store.work, generator)
 
         def extend(corpora: Iterable[Corpus]) -> list[Corpus]:
@@ -172,7 +162,12 @@ class Runner:
         self.notify(f"learning D0 ({d0.file})")
         method = RowsOnly.from_params(d0.params | {"offline": self.offline})
         record = self.learn_d0(d0, method, folder)
-        self._compare(d0, record)
+        if (before := self.store.d0(d0)) is not None:  # learned again, it must rank as the recorded one did
+            difference = compare_ranks(before, record)
+            if difference is None:
+                raise PromptDSIError(f"{self.store.path(d0.file)} was made from other data; move it away to start anew")
+            same = "the same weights" if before.sha256 == record.sha256 else "other weights"
+            self.notify(f"D0 was learned again: {same}; {difference}")
         with atomic_write(folder / RECORD) as out:
             out.write(record_text(record).encode("utf-8"))
         self.store.write(record)
@@ -185,21 +180,17 @@ class Runner:
         seconds = round(time.perf_counter() - started, 1)
         method.save(folder)
         protocol, log = Protocol(stream, "dev", self.progress), method.logs_[0]
-        cost: dict[str, Any] = {"examples": log.examples, "steps": len(log.losses), "losses": [round(loss, 4) for loss in log.losses]}
-        ranks: Any = {"dev": {"0": [protocol.ranks(method, 0)]}}
-        origin: Params = {"run": d0.describe(), "versions": versions(), "data": protocol.data()}
-        return D0Record(**origin, sha256=checksum(folder), seconds=seconds, **cost, ranks=ranks)
-
-    def _compare(self, d0: D0, record: D0Record) -> None:
-        """A checkpoint that was learned again must rank as the recorded one did."""
-        before = self.store.d0(d0)
-        if before is None:
-            return
-        difference = compare_ranks(before, record)
-        if difference is None:
-            raise PromptDSIError(f"{self.store.path(d0.file)} was made from other data; move it away to start anew")
-        same = "the same weights" if before.sha256 == record.sha256 else "other weights"
-        self.notify(f"D0 was learned again: {same}; {difference}")
+        return D0Record(
+            run=d0,
+            versions=versions(),
+            data=protocol.data(),
+            sha256=checksum(folder),
+            seconds=seconds,
+            examples=log.examples,
+            steps=len(log.losses),
+            losses=[round(loss, 4) for loss in log.losses],
+            ranks={"dev": {"0": [protocol.ranks(method, 0)]}},
+        )
 
 
 def search_corpora(stream: Stream) -> tuple[Corpus, Corpus]:

@@ -1,19 +1,19 @@
-"""A run: one method with one seed on one stream. What it is made of names its file, so that experiments share runs.
+"""Runs on disk: the parameters that describe a run, its record, and the ranks in it.
 
 RESULTS/runs/promptdsi-s++-0-1a2b3c4d5e6f.json
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from promptdsi.bench.schema import FORMAT, ChoiceRecord, D0Description, D0Record, Params, RunDescription, RunRecord, Split, read_json
+from promptdsi.bench.run_records import D0, FORMAT, D0Record, Run, RunRecord
+from promptdsi.bench.schema import ChoiceRecord, Params, Split, read_json
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.evaluate import QueryRanks
@@ -21,70 +21,11 @@ from promptdsi.files import atomic_write
 from promptdsi.methods import methods
 from promptdsi.methods.base import Method
 from promptdsi.methods.options import current_params, flatten_params
-from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.methods.promptdsi import PRESETS
 from promptdsi.model.prompts import make_strategy
 
 DAMAGED = "; delete it and run the experiment again"
 OPTIONS = "prompt_options"  # its keys belong to the prompt strategy
-
-
-@dataclass(frozen=True)
-class D0:
-    """How D0 is learned, once for all methods: a stream, and parameters of `rows` in dotted form."""
-
-    stream: Params
-    params: Params
-
-    @property
-    def key(self) -> str:
-        return digest([self.stream, self.params])
-
-    @property
-    def file(self) -> str:
-        return f"d0-{self.key}"
-
-    def describe(self) -> D0Description:
-        return D0Description(stream=self.stream, d0=self.params)
-
-
-@dataclass(frozen=True)
-class Run:
-    """`params` are the method's parameters that differ from its defaults, in dotted form; D0's are among them."""
-
-    d0: D0
-    method: str
-    params: Params
-    seed: int
-    search: int = 0  # settings tried on held-out documents before the run (IncDSI)
-    split: Split = "test"  # what it is evaluated on; a run that serves a choice is evaluated on the dev split alone
-    label: str = field(default="", compare=False)
-
-    @property
-    def key(self) -> str:
-        split = [] if self.split == "test" else [self.split]
-        return digest([self.d0.stream, self.d0.params, self.method, self.params, self.seed, self.search, *split])
-
-    @property
-    def file(self) -> str:
-        prompts = self.params.get("prompts", PromptDSI.prompts)
-        variant = f"-{prompts}" if self.method == PromptDSI.name else ""
-        return f"{self.method.replace('*', '-star')}{variant}-{self.seed}-{self.key}"
-
-    def describe(self) -> RunDescription:
-        described: Params = {"method": self.method, "params": self.params, "seed": self.seed, "search": self.search, "split": self.split}
-        return RunDescription(stream=self.d0.stream, d0=self.d0.params, **described)
-
-
-def file_of(described: D0Description) -> str:
-    """The name of the file in which a described run, or a D0, is stored."""
-    d0 = D0(described.stream, described.d0)
-    if not isinstance(described, RunDescription):
-        return d0.file
-    return Run(d0, described.method, described.params, described.seed, described.search, described.split).file
-
-
-def digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def default_params(method: str) -> Params:
@@ -182,7 +123,7 @@ class RunStore:
     def old_files(self) -> dict[str, Path]:
         """Records of release 0.1 lie in `cells/`, named by a hash of their old description."""
         paths = sorted((self.folder / "cells").glob("*.json"))
-        return {file_of(read_record(path).run): path for path in paths}
+        return {read_record(path).run.file: path for path in paths}
 
     def files(self) -> list[str]:
         return sorted({path.stem for path in (self.folder / "runs").glob("*.json")} | set(self.old_files))
@@ -193,7 +134,7 @@ class RunStore:
         if not path.is_file():
             return None
         record = read_record(path)
-        if (actual := file_of(record.run)) != file:
+        if (actual := record.run.file) != file:
             raise DataError(f"holds the run {actual}{DAMAGED}", path=path)
         return record
 
@@ -215,7 +156,7 @@ class RunStore:
         return read_json(path, ChoiceRecord, advice=f"; report {experiment}.toml again").chosen
 
     def write(self, record: RunRecord | D0Record) -> Path:
-        path = self.folder / "runs" / f"{file_of(record.run)}.json"
+        path = self.folder / "runs" / f"{record.run.file}.json"
         with atomic_write(path) as out:
             out.write(record_text(record).encode("utf-8"))
         return path
@@ -223,14 +164,20 @@ class RunStore:
 
 def read_record(path: Path) -> RunRecord | D0Record:
     """A record, its parameters under their present names."""
-    is_d0 = path.stem.startswith("d0-")
-    record = read_json(path, D0Record, advice=DAMAGED) if is_d0 else read_json(path, RunRecord, advice=DAMAGED)
+    if path.stem.startswith("d0-"):
+        d0_record = read_json(path, D0Record, advice=DAMAGED)
+        if d0_record.format == 1:
+            d0_record.format, d0_record.run = FORMAT, _present_d0(d0_record.run)
+        return d0_record
+    record = read_json(path, RunRecord, advice=DAMAGED)
     if record.format == 1:
-        record.format, d0 = FORMAT, changed_params("rows", record.run.d0)
-        record.run.d0 = {name: value for name, value in d0.items() if not name.startswith("add.")}
-        if isinstance(record, RunRecord):
-            record.run.params = changed_params(record.run.method, record.run.params)
+        params = changed_params(record.run.method, record.run.params)
+        record.format, record.run = FORMAT, replace(record.run, d0=_present_d0(record.run.d0), params=params)
     return record
+
+
+def _present_d0(d0: D0) -> D0:
+    return D0(d0.stream, {name: value for name, value in changed_params("rows", d0.params).items() if not name.startswith("add.")})
 
 
 def record_text(record: RunRecord | D0Record) -> str:

@@ -5,7 +5,7 @@ Reports are made from these and from nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from promptdsi.bench.plan import Experiment, Point, Setting
+from promptdsi.bench.run_records import D0Record, RunRecord
 from promptdsi.bench.runs import RunStore, matrix_of
-from promptdsi.bench.schema import D0Record, RunRecord
 from promptdsi.bench.tables import TableEntry, score
 from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.continual import Compared, Estimate, Figures, Matrix, Statistic, compare, estimate, over_seeds
@@ -34,16 +34,13 @@ class Measure(NamedTuple):
 
 
 def on_d0(metric: str, name: str = "") -> Measure:
-    return Measure(name or short(metric), Matrix.on_d0, metric)
+    """A metric on D0 after the last corpus; by default it is named as table heads abbreviate it: H@10, M@10."""
+    return Measure(name or metric.replace("Hits", "H").replace("MRR", "M"), Matrix.on_d0, metric)
 
 
 def on_new(metric: str, name: str = "") -> Measure:
-    return Measure(name or short(metric), Matrix.average, metric, new=True)
-
-
-def short(metric: str) -> str:
-    """A metric as table heads abbreviate it: H@10, M@10."""
-    return metric.replace("Hits", "H").replace("MRR", "M")
+    """The mean of a metric over the new corpora after the last one."""
+    return on_d0(metric, name)._replace(statistic=Matrix.average, new=True)
 
 
 @dataclass(frozen=True)
@@ -74,29 +71,19 @@ class SystemResult:
     def runs(self) -> list[Matrix]:
         return [matrix_of(record, self.point.split) for record in self.records]
 
-    @property
-    def step_by_step(self) -> bool:
-        """Whether every corpus was evaluated after every step, so that curves can be drawn."""
-        return bool(self.runs) and all(set(run.query_ranks) == set(range(run.last + 1)) for run in self.runs)
-
     def figures(self, measure: Measure) -> Figures | None:
         """The mean over seeds, and its resamples over queries and seeds."""
         return over_seeds([measure.statistic(run, measure.metric) for run in self.runs]) if self.runs else None
 
     def estimate(self, measure: Measure) -> Estimate | None:
-        figures = self.figures(measure)
-        return None if figures is None else estimate(figures)
+        return None if (figures := self.figures(measure)) is None else estimate(figures)
 
     def value(self, measure: Measure) -> float | None:
-        figures = self.figures(measure)
-        return None if figures is None else float(figures[0])
-
-    def spread(self, measure: Measure) -> float | None:
-        """The sample standard deviation over seeds; None for one seed."""
-        return spread([float(measure.statistic(run, measure.metric)[0]) for run in self.runs])
+        return None if (figures := self.figures(measure)) is None else float(figures[0])
 
     def score(self, measure: Measure) -> TableEntry | None:
-        return score(self.value(measure), self.spread(measure))
+        """The mean over seeds with its spread, as tables print it."""
+        return score(self.value(measure), spread([float(measure.statistic(run, measure.metric)[0]) for run in self.runs]))
 
     def mean_of(self, get: Callable[[RunRecord], float]) -> float | None:
         """The mean over seeds of something in the record."""
@@ -108,17 +95,10 @@ class SystemResult:
             return None
         return compare(self.runs, other.runs, measure.statistic, measure.metric, measure.corpora(self.runs))
 
-    def at_seeds(self, seeds: Sequence[int]) -> SystemResult:
-        return SystemResult(self.point, tuple(record for record in self.records if record.run.seed in seeds))
-
 
 def spread(values: Sequence[float]) -> float | None:
+    """The sample standard deviation over seeds; None for one seed."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-
-def find_result(results: Iterable[SystemResult], label: str) -> SystemResult | None:
-    """The result with a label, if it has run."""
-    return next((result for result in results if result.label == label and result.records), None)
 
 
 @dataclass(frozen=True)

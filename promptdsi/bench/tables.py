@@ -6,12 +6,10 @@ print(Table("Main", [Column("method", left=True), Column("H@10", best="up")], [r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
-
-from promptdsi.evaluation.continual import ROUNDING, Estimate
 
 NONE = "–"
 PAGE_ROWS, PAGE_COLUMNS = 40, 7  # of a printed page
@@ -21,6 +19,8 @@ LATEX = {
     **{"–": "--", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "≥": r"$\geq$", "≤": r"$\leq$", "…": r"\ldots{}"},
     **{"✓": r"\checkmark{}", "✗": r"$\times$", "|": r"\textbar{}", '"': r"\textquotedbl{}"},
 }
+MARKDOWN_MARKS = ("%s", "**%s**", "<ins>%s</ins>", " ± %s")  # of a number by its place: none, best, second; and of its spread
+LATEX_MARKS = ("%s", r"\textbf{%s}", r"\underline{%s}", r"$_{%s}$")
 SYMBOL = re.compile(r"\b(?:(LA|A|F)_([tT0-9])|(D)([0-9T]))\b")  # A_T and D0, which LaTeX sets with a subscript
 
 
@@ -85,7 +85,7 @@ class Table:
             if row.group and row.group != group:
                 lines.append([f"*{escape_markdown(row.group)}*", *[""] * (len(self.columns) - 1)])
             group = row.group
-            lines.append([_markdown(entry, place) for entry, place in zip(row.entries, places, strict=True)])
+            lines.append([_marked(entry, place, escape_markdown, MARKDOWN_MARKS) for entry, place in zip(row.entries, places, strict=True)])
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
     def latex(self, label: str) -> str:
@@ -111,7 +111,8 @@ class Table:
             if row.group and row.group != group:
                 lines.append(rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{escape_latex(row.group)}}}}} \\")
             group = row.group
-            lines.append(" & ".join(_latex(entry, place) for entry, place in zip(row.entries, places, strict=True)) + r" \\")
+            entries = [_marked(entry, place, escape_latex, LATEX_MARKS) for entry, place in zip(row.entries, places, strict=True)]
+            lines.append(" & ".join(entries) + r" \\")
         return lines
 
     def _latex_header(self) -> list[str]:
@@ -127,16 +128,9 @@ class Table:
         return [*lines, " & ".join(escape_latex(column.title) for column in self.columns) + r" \\", r"\midrule"]
 
 
-def _markdown(entry: TableEntry, place: int) -> str:
-    text = escape_markdown(entry.text)
-    text = f"**{text}**" if place == 1 else f"<ins>{text}</ins>" if place == 2 else text
-    return f"{text} ± {entry.spread}" if entry.spread else text
-
-
-def _latex(entry: TableEntry, place: int) -> str:
-    text = escape_latex(entry.text)
-    text = rf"\textbf{{{text}}}" if place == 1 else rf"\underline{{{text}}}" if place == 2 else text
-    return rf"{text}$_{{{entry.spread}}}$" if entry.spread else text
+def _marked(entry: TableEntry, place: int, escape: Callable[[str], str], marks: Sequence[str]) -> str:
+    text = marks[place] % escape(entry.text)
+    return text + marks[3] % entry.spread if entry.spread else text
 
 
 def escape_latex(text: str) -> str:
@@ -178,30 +172,3 @@ def score(value: float | None, spread: float | None = None) -> TableEntry | None
         return None
     text = f"{100 * value:.1f}".replace("-0.0", "0.0")
     return TableEntry(text.replace("-", "−"), float(text), "" if spread is None else f"{100 * spread:.1f}")
-
-
-def signed(value: float) -> str:
-    """A difference in points, with its sign."""
-    text = f"{100 * value:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
-
-
-def interval_end(value: float) -> str:
-    """An end of an interval around a difference, never rounded to zero, because the side of zero it lies on is what matters.
-
-    Examples
-    --------
-    >>> interval_end(0.012), interval_end(0.0003), interval_end(-0.0003), interval_end(1e-17)
-    ('+1.2', '+0.03', '−0.03', '0.0')
-    """
-    if abs(value) <= ROUNDING:
-        return "0.0"
-    digits = next((digits for digits in (1, 2, 3) if round(100 * value, digits)), 4)
-    return f"{100 * value:+.{digits}f}".replace("-", "−")
-
-
-def interval(estimate: Estimate, *, sign: bool = False) -> str:
-    """An interval in points: 84.0 to 88.1, or with signs for a difference."""
-    ends = (estimate.low, estimate.high)
-    low, high = (interval_end(end) if sign else f"{100 * end:.1f}".replace("-0.0", "0.0").replace("-", "−") for end in ends)
-    return f"{low} to {high}"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from promptdsi.bench.plan import Experiment
-from promptdsi.bench.runs import D0, Run, RunStore, default_params
-from promptdsi.bench.schema import D0Description, Params, RunDescription
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord
+from promptdsi.bench.runs import RunStore, default_params
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.sequential import Sequential
@@ -23,16 +23,6 @@ ANNOTATED = 2.0  # annotated train queries per document: squadx and NQ320k have 
 DOCUMENTS = {"demo": 352, "squadx": 9_725, "nq320k": 109_714, "msmarco300k": 321_582}  # of a stream that takes all of its source
 UNKNOWN = 10_000  # documents of any other source
 NO_TRAINING = 30.0  # seconds of a method that trains nothing, for 3,000 documents: it encodes or counts words
-
-Sizes = dict[str, int]  # documents of a stream, and of its D0, by its description
-
-
-class TimedRun(NamedTuple):
-    """What a recorded run took, and the work it did."""
-
-    run: D0Description
-    seconds: float
-    work: float
 
 
 class Guess(NamedTuple):
@@ -52,13 +42,9 @@ class PlanRow(NamedTuple):
 
 def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRow]:
     """One row per D0 and per system in a setting. A run that experiments share is counted once."""
-    timed, sizes = measured(store)
-    rows = []
-    for setting in {setting.d0.key: setting for experiment in experiments for setting in experiment.settings}.values():
-        recorded = store.d0(setting.d0) is not None
-        guess = Guess(0.0, "measured") if recorded else guess_d0(setting.d0, timed, sizes)
-        rows.append(PlanRow(f"{setting.label}: D0", 1, int(not recorded), guess.seconds, guess.source))
-    groups: dict[str, dict[str, Run]] = {}
+    timing = Timing(store)
+    settings = {setting.d0.key: setting for experiment in experiments for setting in experiment.settings}.values()
+    groups: dict[str, list[Run]] = {}
     seen: set[str] = set()
     for experiment in experiments:
         labels = Counter(label for _, label in {(point.system.group, point.system.label) for point in experiment.points})
@@ -68,68 +54,61 @@ def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRo
             new = {run.key: run for run in point.runs if run.key not in seen}
             seen |= set(new)
             if new:
-                groups.setdefault(f"{point.setting.label}: {prefix}{label}", {}).update(new)
-    for name, runs in groups.items():
-        missing = [run for run in runs.values() if not store.path(run.file).is_file()]
-        guesses = [guess_run(run, timed, sizes) for run in missing]
-        seconds, sources = sum(guess.seconds for guess in guesses), sorted({guess.source for guess in guesses})
-        rows.append(PlanRow(name, len(runs), len(missing), seconds, ", ".join(sources) or "measured"))
+                groups.setdefault(f"{point.setting.label}: {prefix}{label}", []).extend(new.values())
+    rows = []
+    d0s: list[tuple[str, Sequence[D0 | Run]]] = [(f"{setting.label}: D0", [setting.d0]) for setting in settings]
+    for name, runs in [*d0s, *groups.items()]:
+        guesses = [timing.guess(run) for run in runs if not store.path(run.file).is_file()]
+        sources = ", ".join(sorted({guess.source for guess in guesses}))
+        rows.append(PlanRow(name, len(runs), len(guesses), sum(guess.seconds for guess in guesses), sources or "measured"))
     return rows
 
 
-def measured(store: RunStore) -> tuple[list[TimedRun], Sizes]:
-    """Every recorded run with its seconds, and how many documents its stream has."""
-    records = [record for file in store.files() if (record := store.read(file)) is not None]
-    sizes: Sizes = {}
-    for record in records:
-        corpora, name = record.data.corpora, stream_name(record.run.stream)
-        sizes |= {name: sum(corpus.documents for corpus in corpora), f"{name} D0": corpora[0].documents}
-    return [TimedRun(record.run, record.total_seconds, work_of(record.run, sizes)) for record in records], sizes
+class Timing:
+    """What the recorded runs of a store took, and how many documents their streams have."""
+
+    def __init__(self, store: RunStore) -> None:
+        self.records = [record for file in store.files() if (record := store.read(file)) is not None]
+        self.sizes = {stream_name(record.run): [corpus.documents for corpus in record.data.corpora] for record in self.records}
+        self.works = {record.run.file: self.work(record.run) for record in self.records}
+
+    def guess(self, run: D0 | Run) -> Guess:
+        """From the most similar runs that are recorded; a D0 from another D0."""
+        if isinstance(run, D0):
+            return self.scaled(run, [record for record in self.records if isinstance(record, D0Record)], "another D0")
+        variant = run.params.get("prompts")
+        method = [record for record in self.records if isinstance(record, RunRecord) and record.run.method == run.method]
+        same_d0 = [record for record in method if record.run.d0 == run.d0]
+        if same := [record for record in same_d0 if (record.run.params, record.run.search) == (run.params, run.search)]:
+            return Guess(float(np.mean([record.total_seconds for record in same])), "measured")
+        if similar := [record for record in same_d0 if record.run.params.get("prompts") == variant] or same_d0:
+            return self.scaled(run, similar, f"{run.method}{f' {variant}' if variant else ''} here")
+        return self.scaled(run, method, f"{run.method} elsewhere")
+
+    def scaled(self, run: D0 | Run, others: Sequence[RunRecord | D0Record], name: str) -> Guess:
+        """Seconds in proportion to work."""
+        work = self.work(run)
+        ratios = [other.total_seconds / self.works[other.run.file] for other in others if self.works[other.run.file]]
+        if ratios and work:
+            return Guess(work * float(np.mean(ratios)), f"like {name}, scaled")
+        return Guess(max(work, NO_TRAINING), "guess")
+
+    def work(self, run: D0 | Run) -> float:
+        """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
+        is_run, method, d0 = (True, run.method, run.d0) if isinstance(run, Run) else (False, "rows", run)
+        params, stream, kind = default_params(method) | run.params, d0.stream, methods()[method]
+        sizes = self.sizes.get(stream_name(run))
+        documents = sum(sizes) if sizes else int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN)))
+        first = sizes[0] if sizes else round(documents * (1 - stream.get("new", 5) * stream.get("share", 0.02)))
+        if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
+            return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(params.get("fit.epochs", 0)) / FULL_SPEED
+        learned = first if not is_run else documents if method == "joint" else documents - first
+        queries = learned * (ANNOTATED + params["pseudo_queries"])
+        epochs = params.get("add.epochs", 0) if is_run else params["fit.epochs"]
+        backbone = 1.0 if params["backbone"] == "minilm" else LARGER
+        speed = FROZEN_SPEED if is_run and not issubclass(kind, Sequential) else FULL_SPEED
+        return float(backbone * queries * max(1, epochs) / speed)
 
 
-def stream_name(stream: Params) -> str:
-    return json.dumps(stream, sort_keys=True)
-
-
-def guess_d0(d0: D0, timed: Sequence[TimedRun], sizes: Sizes) -> Guess:
-    """From another D0 by its work, or from the speeds above."""
-    return _scaled(d0.describe(), [each for each in timed if not isinstance(each.run, RunDescription)], sizes, "another D0")
-
-
-def guess_run(run: Run, timed: Sequence[TimedRun], sizes: Sizes) -> Guess:
-    """From the most similar runs that are recorded."""
-    described, variant = run.describe(), run.params.get("prompts")
-    method = [(each, each.run) for each in timed if isinstance(each.run, RunDescription) and each.run.method == run.method]
-    same_d0 = [(each, other) for each, other in method if (other.stream, other.d0) == (described.stream, described.d0)]
-    if same := [each.seconds for each, other in same_d0 if (other.params, other.search) == (run.params, run.search)]:
-        return Guess(float(np.mean(same)), "measured")
-    if similar := [each for each, other in same_d0 if other.params.get("prompts") == variant] or [each for each, _ in same_d0]:
-        return _scaled(described, similar, sizes, f"{run.method}{f' {variant}' if variant else ''} here")
-    return _scaled(described, [each for each, _ in method], sizes, f"{run.method} elsewhere")
-
-
-def _scaled(described: D0Description, others: Sequence[TimedRun], sizes: Sizes, name: str) -> Guess:
-    """Seconds in proportion to work."""
-    work = work_of(described, sizes)
-    if others and work:
-        return Guess(work * float(np.mean([other.seconds / other.work for other in others if other.work])), f"like {name}, scaled")
-    return Guess(max(work, NO_TRAINING), "guess")
-
-
-def work_of(described: D0Description, sizes: Sizes) -> float:
-    """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
-    stream, name = described.stream, stream_name(described.stream)
-    is_run = isinstance(described, RunDescription)
-    method = described.method if isinstance(described, RunDescription) else "rows"
-    params = default_params(method) | (described.params if isinstance(described, RunDescription) else described.d0)
-    documents = sizes.get(name, int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN))))
-    first = sizes.get(f"{name} D0", round(documents * (1 - stream.get("new", 5) * stream.get("share", 0.02))))
-    kind = methods()[method]
-    if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
-        return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(params.get("fit.epochs", 0)) / FULL_SPEED
-    learned = first if not is_run else documents if method == "joint" else documents - first
-    queries = learned * (ANNOTATED + params["pseudo_queries"])
-    epochs = params.get("add.epochs", 0) if is_run else params["fit.epochs"]
-    backbone = 1.0 if params["backbone"] == "minilm" else LARGER
-    speed = FROZEN_SPEED if is_run and not issubclass(kind, Sequential) else FULL_SPEED
-    return float(backbone * queries * max(1, epochs) / speed)
+def stream_name(run: D0 | Run) -> str:
+    return json.dumps((run.d0 if isinstance(run, Run) else run).stream, sort_keys=True)

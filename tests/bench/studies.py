@@ -10,8 +10,9 @@ import numpy as np
 
 from promptdsi.bench.plan import Experiment
 from promptdsi.bench.report import load_report, markdown, study_module
-from promptdsi.bench.runs import D0, Run, RunStore
-from promptdsi.bench.schema import D0Record, RunRecord, Split, StreamData
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, StreamData
+from promptdsi.bench.runs import RunStore
+from promptdsi.bench.schema import Split
 from promptdsi.bench.system_results import collect_results
 from promptdsi.methods import methods
 
@@ -104,7 +105,7 @@ def made_up_run(run: Run) -> RunRecord:
     topics = {"words": words, "weights": [[6.0 - i for i in range(6)]] * 12, "counts": [9] * 11 + [20], "examples": [["who | asks?"]] * 12}
     step = {"corpus": "d", "documents": 9, "seconds": 60.0, "training_seconds": 10.0, "training_queries": 2500, "training_steps": 11}
     content = {
-        "run": run.describe(),
+        "run": run,
         "versions": VERSIONS | {"code": "c0de" if run.seed else "beef"},
         "data": stream_data(run.split),
         "d0_sha256": None if run.method in ("bm25", "dense") else "f00d" * 16,
@@ -124,7 +125,7 @@ def made_up_run(run: Run) -> RunRecord:
 def made_up_d0(d0: D0) -> D0Record:
     ranks = {"dev": {"0": [[1] * SIZES[0]]}}
     cost = {"sha256": "f00d" * 16, "seconds": 7200.0, "examples": 9, "steps": 9, "losses": [1.0] * 9}
-    origin = {"run": d0.describe(), "versions": VERSIONS | {"code": "beef"}, "data": stream_data("dev")}
+    origin = {"run": d0, "versions": VERSIONS | {"code": "beef"}, "data": stream_data("dev")}
     return D0Record.model_validate({**origin, **cost, "ranks": ranks})
 
 

@@ -15,11 +15,11 @@ from studies import copy_reports, made_up_d0, made_up_run, our_module, report_te
 
 from promptdsi.bench.plan import Experiment, read_experiment
 from promptdsi.bench.report import write_report
-from promptdsi.bench.runs import D0, Run, RunStore, matrix_of
-from promptdsi.bench.schema import D0Description
+from promptdsi.bench.run_records import D0, Run
+from promptdsi.bench.runs import RunStore, matrix_of
 from promptdsi.bench.system_results import collect_results, on_d0, on_new
-from promptdsi.bench.tables import LATEX, signed
-from promptdsi.bench.time_estimate import guess_run, measured, plan_rows, work_of
+from promptdsi.bench.tables import LATEX
+from promptdsi.bench.time_estimate import Timing, plan_rows
 from promptdsi.errors import PromptDSIError
 
 MAIN = """
@@ -273,7 +273,7 @@ def test_the_frontier_says_stream_by_stream_how_ours_differs_from_each(fakes: tu
     # Each label once: where a system has several values, as nothing chose here, the last stands for it.
     ours, theirs = first["best 1.0"], first["S++ 0.01"]
     compared = ours.against(theirs, on_new("Hits@10"))
-    assert compared is not None and table["S++"][0].startswith(f"{signed(compared.difference.value)} (")
+    assert compared is not None and table["S++"][0].startswith(f"{our_module('shared').signed(compared.difference.value)} (")
     assert table["S++"][1] == "–"  # the other stream runs `best` alone
     summary = next(line for line in text.splitlines() if line.startswith(f"- {collected.experiment.settings[0].label}: A_T H@10"))
     new, retained = summary.split(". D0 H@1 ")
@@ -314,9 +314,9 @@ def test_a_missing_matplotlib_is_named(fakes: tuple[dict[str, Experiment], RunSt
         write_report(experiments["curves"], store)
 
 
-def test_hours_know_how_large_a_whole_source_is() -> None:
+def test_hours_know_how_large_a_whole_source_is(tmp_path: Path) -> None:
     def work(**stream: Any) -> float:
-        return work_of(D0Description(stream={"source": "squadx", "new": 5, "share": 0.06} | stream, d0={}), {})
+        return Timing(RunStore(tmp_path)).work(D0({"source": "squadx", "new": 5, "share": 0.06} | stream, {}))
 
     assert work() / work(limit=3000) == pytest.approx(9_725 / 3000, rel=0.01)
     assert work(source="msmarco300k") > 30 * work()
@@ -339,8 +339,8 @@ def test_hours_of_what_is_missing(fakes: tuple[dict[str, Experiment], RunStore],
     assert rows["MiniLM: Sequential"].source == "guess" and rows["MiniLM: Sequential"].seconds > 0
     known = next(run for run in experiments["main"].runs if run.label == "L2P" and run.seed == 0)  # ten epochs, 121 s
     longer = Run(known.d0, known.method, known.params | {"add.epochs": 60}, 0)
-    assert guess_run(longer, *measured(fewer)) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
+    assert Timing(fewer).guess(longer) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
     other = Run(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
-    assert guess_run(other, *measured(fewer)).source == "like dsi++ elsewhere, scaled"
+    assert Timing(fewer).guess(other).source == "like dsi++ elsewhere, scaled"
     nothing = plan_rows([experiments["main"]], RunStore(tmp_path / "empty"))
     assert nothing[0].missing == 1 and {row.source for row in nothing} == {"guess"}

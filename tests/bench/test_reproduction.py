@@ -11,8 +11,8 @@ import pytest
 from studies import EXPERIMENTS, ROOT, made_up_run, our_module, report_text
 
 from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.run_records import RunRecord
 from promptdsi.bench.runs import RunStore, matrix_of
-from promptdsi.bench.schema import RunRecord
 from promptdsi.evaluation.continual import Estimate
 
 build: Any = our_module("reproduction")

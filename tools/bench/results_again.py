@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.run_records import Run
 from promptdsi.bench.runner import Runner, versions
-from promptdsi.bench.runs import Run, RunStore, compare_ranks, matrix_of
+from promptdsi.bench.runs import RunStore, compare_ranks, matrix_of
 from promptdsi.bench.system_results import on_d0, on_new
 from promptdsi.progress import shown
 from tools import evidence
