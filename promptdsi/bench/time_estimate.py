@@ -60,7 +60,7 @@ def plan_rows(experiments: Sequence[Experiment], store: RunStore) -> list[PlanRo
     for name, runs in [*d0s, *groups.items()]:
         guesses = [timing.guess(run) for run in runs if not store.path(run.file).is_file()]
         sources = ", ".join(sorted({guess.source for guess in guesses}))
-        rows.append(PlanRow(name, len(runs), len(guesses), sum(guess.seconds for guess in guesses), sources or "measured"))
+        rows.append(PlanRow(name, len(runs), len(guesses), sum((guess.seconds for guess in guesses), 0.0), sources or "measured"))
     return rows
 
 
