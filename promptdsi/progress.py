@@ -33,8 +33,7 @@ def silent(what: str, *, total: int | None = None, unit: str = "") -> Iterator[A
 @contextlib.contextmanager
 def shown(what: str, *, total: int | None = None, unit: str = "") -> Iterator[Advance]:
     """Show a bar on a terminal, plain lines elsewhere."""
-    display = _progress_bar if sys.stderr.isatty() else _lines
-    with display(what, total, unit) as advance:
+    with (_progress_bar if sys.stderr.isatty() else _lines)(what, total, unit) as advance:
         yield advance
 
 

@@ -40,10 +40,8 @@ class QueryCache:
         key = json.dumps(generator.key(), sort_keys=True)
         self.path = folder / "queries" / f"{generator.NAME}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.jsonl"
         self.queries: dict[str, list[str]] = {}
-        if self.path.exists():
-            self._load()
-
-    def _load(self) -> None:
+        if not self.path.exists():
+            return
         valid = 0
         for raw in self.path.read_bytes().splitlines(keepends=True):
             try:
@@ -109,7 +107,17 @@ def add_queries(
     with exclusive_lock(folder / CACHE_FOLDER):
         corpus = Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes)
         generated = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
-        return _append_new(folder, corpus, generated)
+        queryids = {query.queryid for query in corpus.queries}
+        existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+        new_queries = [pair.query for pair in generated.pairs if pair.query.queryid not in queryids]
+        new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in existing]
+        # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
+        if new_queries:
+            _append(folder / "queries.jsonl", [reading.query_line(query) for query in new_queries])
+        if new_pairs:
+            rows = [f"{pair.query.queryid}\t{pair.docid}\t1\n".encode() for pair in new_pairs]
+            _append(folder / "qrels" / "train.tsv", rows, header=beir.HEADER.encode() + b"\n")
+        return generated._replace(pairs=new_pairs)
 
 
 @contextlib.contextmanager
@@ -122,20 +130,6 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise DataError("another process is adding queries to this corpus; wait for it", path=folder.parent) from None
         yield
-
-
-def _append_new(folder: Path, corpus: Corpus, generated: GeneratedQueries) -> GeneratedQueries:
-    queryids = {query.queryid for query in corpus.queries}
-    existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
-    new_queries = [pair.query for pair in generated.pairs if pair.query.queryid not in queryids]
-    new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in existing]
-    # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
-    if new_queries:
-        _append(folder / "queries.jsonl", [reading.query_line(query) for query in new_queries])
-    if new_pairs:
-        rows = [f"{pair.query.queryid}\t{pair.docid}\t1\n".encode() for pair in new_pairs]
-        _append(folder / "qrels" / "train.tsv", rows, header=beir.HEADER.encode() + b"\n")
-    return generated._replace(pairs=new_pairs)
 
 
 def with_queries(corpus: Corpus, generated: GeneratedQueries) -> Corpus:

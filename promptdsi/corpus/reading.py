@@ -142,7 +142,7 @@ def _take(fields: dict[str, Any], name: str) -> Any:
 def _unique(path: Path, notes: ReadNotes, make: Callable[[dict[str, Any]], Record], repeated: str) -> Iterator[Record]:
     seen: dict[str, int] = {}  # id → hash of its content: tells an equal repeat from a contradiction
     for number, record in parse_lines(path, notes, lambda line: make(parse_json(line, path))):
-        content = _content_hash(record)
+        content = hash((record[1], record[2], json.dumps(dict(record.metadata), sort_keys=True) if record.metadata else ""))
         earlier = seen.get(record[0])
         if earlier is None:
             seen[record[0]] = content
@@ -193,8 +193,3 @@ def _finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
-
-
-def _content_hash(record: Document | Query) -> int:
-    extra = json.dumps(dict(record.metadata), sort_keys=True) if record.metadata else ""
-    return hash((record[1], record[2], extra))

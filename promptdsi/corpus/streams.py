@@ -57,9 +57,10 @@ class Stream:
         building.mkdir()
         try:
             manifest = self._write_into(building, progress)
-            if occupied and _holds(folder, manifest):
-                return manifest
             if occupied:
+                path = folder / "stream.json"
+                if path.is_file() and path.read_bytes() == (building / "stream.json").read_bytes() and not any(_changed(folder, manifest)):
+                    return manifest
                 check_replaceable(folder, overwrite=overwrite)
             _swap(building, folder)
             return manifest
@@ -131,14 +132,6 @@ def _remove_leftovers(folder: Path) -> None:
                 os.rename(leftover, folder)
             else:
                 shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _holds(folder: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the folder holds this stream, by the checksums of its files; added pseudo-queries do not count."""
-    path = folder / "stream.json"
-    if not path.is_file() or path.read_text("utf-8") != json.dumps(manifest, ensure_ascii=False, indent=2) + "\n":
-        return False
-    return not any(_changed(folder, manifest))
 
 
 def _changed(folder: Path, manifest: dict[str, Any], splits: Sequence[str] = SPLITS) -> Iterator[Path]:

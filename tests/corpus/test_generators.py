@@ -300,7 +300,7 @@ def test_reading_the_examples_once_changes_nothing(tiny_llama: tuple[Any, Any]) 
 def test_smollm2_generates_per_document(tiny_llama: tuple[Any, Any], small: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     from promptdsi.corpus.generators import smollm2
 
-    monkeypatch.setattr(smollm2, "weights", lambda **keywords: Path())
+    monkeypatch.setattr(smollm2, "cached", lambda *arguments, **keywords: Path())
     monkeypatch.setattr(smollm2, "load_gguf", lambda folder, device: tiny_llama)
     monkeypatch.setattr(smollm2, "query_in", lambda text, document: f"{document.docid} {text!r}")
     queries_by_document = list(make_generator("smollm2", per_document=2).generate(small.documents))

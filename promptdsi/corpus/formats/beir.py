@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from promptdsi.corpus import reading
-from promptdsi.corpus.corpus import SPLITS, Corpus, Judgement, Query, ReadNotes, check_id
+from promptdsi.corpus.corpus import SPLITS, Corpus, Judgement, ReadNotes, check_id
 from promptdsi.corpus.reading import Line, decode, excerpt, parse_lines
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
@@ -37,7 +37,11 @@ def read(path: Path, notes: ReadNotes, *, max_unknown: int = 0, splits: Sequence
                 qrels[split] = judgements
     others = [file.name for file in (path / "qrels").glob("*") if file.name.split(".")[0] not in SPLITS]
     notes.count(f"files in qrels are no split we know and were not read ({', '.join(sorted(others)[:NAMED])})", len(others))
-    _note_queries(queries, qrels, notes)
+    queryids_by_split = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
+    notes.count("queries have no judgement and serve nothing", len(queryids.difference(*queryids_by_split.values())))
+    for held_out in ("dev", "test"):
+        shared = queryids_by_split.get("train", set()) & queryids_by_split.get(held_out, set())
+        notes.count(f"queries are judged in train and in {held_out}: results on {held_out} will look too good", len(shared))
     return Corpus(documents, queries, qrels)
 
 
@@ -99,7 +103,9 @@ def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
         nonlocal started
         first, started = not started, True
         values = decode(line, path).split("\t")
-        if first and _is_header(values):
+        # A first row that names its columns; a row that ends in a number is a judgement.
+        head, last = values[0].strip().lower(), values[-1].strip().lower()
+        if first and not last.lstrip("+-").isdecimal() and (head in HEADER_FIRST_COLUMNS or last == "score"):
             return None
         judgement = _judgement(values)
         earlier = scores.setdefault((judgement.queryid, judgement.docid), judgement.score)
@@ -113,12 +119,6 @@ def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
             notes.count("judgements repeated, kept once", judgement in judgements)
             judgements.setdefault(judgement, number)
     return [(number, judgement) for judgement, number in judgements.items()]
-
-
-def _is_header(values: list[str]) -> bool:
-    """Whether a first row names its columns; a row that ends in a number is a judgement."""
-    first, last = values[0].strip().lower(), values[-1].strip().lower()
-    return not last.lstrip("+-").isdecimal() and (first in HEADER_FIRST_COLUMNS or last == "score")
 
 
 def _judgement(values: list[str]) -> Judgement:
@@ -151,12 +151,3 @@ def _known_only(
     notes.count(f"judgements in {path.name} name unknown queries or documents and were left out", len(unknown))
     left_out = {number for number, _ in unknown}
     return [judgement for number, judgement in judgements if number not in left_out]
-
-
-def _note_queries(queries: list[Query], qrels: dict[str, list[Judgement]], notes: ReadNotes) -> None:
-    queryids = {split: {judgement.queryid for judgement in judgements} for split, judgements in qrels.items()}
-    all_queryids = set().union(*queryids.values())
-    notes.count("queries have no judgement and serve nothing", sum(query.queryid not in all_queryids for query in queries))
-    for held_out in ("dev", "test"):
-        shared = queryids.get("train", set()) & queryids.get(held_out, set())
-        notes.count(f"queries are judged in train and in {held_out}: results on {held_out} will look too good", len(shared))

@@ -74,10 +74,9 @@ def _document(file: Path, docid: str) -> Document:
         if size > MAX_LINE_BYTES:
             raise DataError(f"is longer than {MAX_LINE_BYTES >> 20} MiB; split it into documents", path=file)
         lines.append(decode(line, file))
-    text = "\n".join(lines)
     try:
         check_characters(docid)
-        document = document_of(docid, text)
+        document = document_of(docid, "\n".join(lines))
         check_document(document)
     except ValueError as error:
         raise DataError(str(error), path=file) from None

