@@ -21,7 +21,7 @@ from promptdsi.serving.schemas import ErrorDetail
 
 MAX_WAITING = 4  # jobs behind the one that runs
 MAX_LISTED = 20  # jobs; more only while they wait or run
-SECONDS_TO_STOP = 3.0  # after SIGTERM; then the process is killed, which leaves the index as it was too
+SECONDS_TO_STOP = 2.0  # after SIGTERM; then the process is killed, which leaves the index as it was too
 MAX_LINE = 1 << 20  # bytes of one line from the process
 log = logging.getLogger("promptdsi.serving")
 

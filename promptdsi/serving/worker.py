@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-SECONDS_TO_CLOSE = 3.0  # with the drain and the end of a job, a server still ends within the ten seconds it promises
+SECONDS_TO_CLOSE = 1.0  # after 5 s to drain and 2 s to stop a job, a server ends within the ten seconds it promises
 log = logging.getLogger("promptdsi.serving")
 
 
