@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -132,7 +133,7 @@ def announce(work: WorkEstimate, *, quiet: bool) -> None:
 
 def show_report(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
     if json:
-        print_json(report.to_json())
+        print_json(asdict(report))
         return
     for sentence in report_sentences(report, index):
         say(sentence, quiet=quiet)

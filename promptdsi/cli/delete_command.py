@@ -44,7 +44,7 @@ def purge(
     What the encoder or prompts learned from them is not unlearned.
     """
     from promptdsi.index.index import Index
-    from promptdsi.index.purge import NothingToPurge
+    from promptdsi.index.results import NothingToPurge
 
     opened = Index.open(index, check=False)
     try:

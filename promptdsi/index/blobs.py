@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from promptdsi.corpus.corpus import Document
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, remove
+from promptdsi.files import adopt, atomic_write, discard, sha256_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +39,6 @@ CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the f
 def is_plain(path: Path) -> bool:
     """Whether a path is a regular file: no link may lead out of the index."""
     return path.is_file() and not path.is_symlink()
-
-
-def file_hash(path: Path) -> str:
-    """Hex sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Blobs:
@@ -93,7 +87,7 @@ class Blobs:
                 records = (_document_record(position, document, store) for position, document in numbered)
                 database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
                 database.execute("COMMIT")
-            blob = f"{file_hash(Path(name))}.sqlite"
+            blob = f"{sha256_of(Path(name))}.sqlite"
             if not self._is_intact(blob):
                 adopt(Path(name), self.folder / blob)
             return blob
@@ -119,7 +113,7 @@ class Blobs:
     def check(self, name: str, size: int) -> None:
         """Raise DataError unless the blob has the size and the checksum it should."""
         path = self.path(name)
-        if path.stat().st_size != size or file_hash(path) != name[:HASH]:
+        if path.stat().st_size != size or sha256_of(path) != name[:HASH]:
             advice = "restore it from a copy, or see with `promptdsi verify` which generations are intact"
             raise DataError(f"is damaged (sha256 or size differ); {advice}", path=path)
 
@@ -129,6 +123,10 @@ class Blobs:
             return json.loads(path.read_bytes())
         except ValueError:
             raise DataError("is damaged (no JSON); run `promptdsi verify`", path=path) from None
+
+    def ids(self, name: str) -> Ids:
+        value = self.json(name)
+        return Ids(value["since"], value["docids"], value["marks"])
 
     def list(self, name: str) -> list[dict[str, Any]]:
         return list(self.json(name)["entries"])
@@ -163,12 +161,9 @@ class Blobs:
         """Every file of the folder."""
         return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
 
-    def remove(self, names: set[str]) -> None:
-        remove([self.folder / name for name in sorted(names)])
-
     def _is_intact(self, name: str) -> bool:
         path = self.folder / name
-        return is_plain(path) and file_hash(path) == name[:HASH]
+        return is_plain(path) and sha256_of(path) == name[:HASH]
 
 
 def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> QuantizedRows | None:
@@ -192,10 +187,6 @@ class Ids(NamedTuple):
     @classmethod
     def of(cls, documents: Sequence[Document], *, since: int) -> Ids:
         return cls(since, [document.docid for document in documents], "".join(content_hash(document) for document in documents))
-
-    @classmethod
-    def from_json(cls, value: Any) -> Ids:
-        return cls(value["since"], value["docids"], value["marks"])
 
     def content_hash(self, position: int) -> str:
         return self.marks[HASH * position : HASH * (position + 1)]

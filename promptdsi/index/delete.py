@@ -8,7 +8,6 @@ from dataclasses import replace
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.generation import suggest_similar
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.purge import finish_purge, pending
 from promptdsi.index.results import DiskUsage
 from promptdsi.index.store import Store
 
@@ -16,7 +15,7 @@ from promptdsi.index.store import Store
 def delete(store: Store, docids: Sequence[str]) -> Manifest:
     """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
     with store.writing():
-        parent = _ready(store)
+        parent = store.ready(_ids_blobs)
         rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
         hidden = {row for docid in docids for row in rows[docid] if row not in deleted}
         if not hidden:
@@ -27,7 +26,7 @@ def delete(store: Store, docids: Sequence[str]) -> Manifest:
 def undelete(store: Store, docids: Sequence[str]) -> Manifest:
     """Show documents again that were deleted and not purged: the newest version of each."""
     with store.writing():
-        parent = _ready(store)
+        parent = store.ready(_ids_blobs)
         rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
         if live := [docid for docid in docids if not deleted.issuperset(rows[docid])]:
             raise DataError(f"{live[0]!r} is not deleted", path=store.folder)
@@ -38,7 +37,7 @@ def undelete(store: Store, docids: Sequence[str]) -> Manifest:
 def rollback(store: Store, to: int | None = None) -> Manifest:
     """Commit a generation that equals an earlier one. Nothing is lost: another rollback undoes it."""
     with store.writing():
-        parent = _ready(store)
+        parent = store.ready(_ids_blobs)
         target = to if to is not None else parent.parent
         if target is None or target == parent.number:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
@@ -64,14 +63,11 @@ def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
     size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
     hidden = set(manifest.tombstones)
     deleted = sum(hidden.issuperset(rows) for rows in rows_by_docid(store, manifest).values())
-    return DiskUsage(size, deleted, len(store.leftovers()), pending(store, manifest))
+    return DiskUsage(size, deleted, len(store.leftovers()), store.purge_pending(manifest))
 
 
-def _ready(store: Store) -> Manifest:
-    manifest = finish_purge(store, store.manifest())
-    store.check(manifest, {entry.ids for entry in manifest.corpora})
-    store.clean()
-    return manifest
+def _ids_blobs(manifest: Manifest) -> set[str]:
+    return {entry.ids for entry in manifest.corpora}
 
 
 def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[str, list[int]]:

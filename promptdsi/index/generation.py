@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,7 @@ from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
-from promptdsi.errors import DataError, UsageError
+from promptdsi.errors import DataError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import DocumentSample, Location
@@ -35,7 +35,6 @@ from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
 
-ENGINES = ("auto", "onnx", "int8", "torch")
 OPEN_FILES = 64  # document files open at a time: an index may have more corpora than a process may open files
 # Generations of one index have the same encoder: it is built once for all that are open.
 _shared_sessions: weakref.WeakValueDictionary[tuple[Any, ...], EncoderSessions] = weakref.WeakValueDictionary()
@@ -45,7 +44,7 @@ class Opening(NamedTuple):
     """The keywords of `Index.open`: whether checksums are verified, what encodes queries, and how many threads a search may use."""
 
     check: bool = True
-    engine: str = "auto"
+    engine: str = "onnx"
     device: str = "auto"
     threads: int | None = None
 
@@ -67,10 +66,9 @@ class Generation:
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, verified: Collection[str] = frozenset()) -> None:
         if opening.check:
             store.check(manifest, manifest.blobs() - set(verified))
-        self.store, self.manifest, self.device = store, manifest, opening.device
-        self.engine = check_engine(opening.engine, opening.device)
+        self.store, self.manifest, self.engine, self.device = store, manifest, opening.engine, opening.device
         self.threads = opening.threads and min(opening.threads, cores())  # more than cores only wait for each other
-        with as_data_error(store, manifest):
+        with manifest.as_data_error(store.folder):
             self.table = self._open_table()
             self._check_encoder()
         self.firsts = manifest.firsts()
@@ -82,10 +80,8 @@ class Generation:
         blocks: list[RowBlock] = []
         docids: list[str] = []
         for number, entry in enumerate(self.manifest.corpora):
-            block, corpus_docids = self.store.blobs.rows(entry.rows), self.store.docids(entry.ids)
-            check_counts(self.store, self.manifest, entry, block.rows.shape, len(corpus_docids))
-            blocks.append(block)
-            docids += row_names(corpus_docids, self.manifest.firsts()[number])
+            blocks.append(self.store.blobs.rows(entry.rows))
+            docids += self.manifest.row_names(number, self.store.docids(entry.ids), blocks[-1].rows.shape)
         return RowTable(merge_small_blocks(blocks), docids, set(self.manifest.tombstones), threads=self.threads or cores())
 
     def _check_encoder(self) -> None:
@@ -100,7 +96,7 @@ class Generation:
     @cached_property
     def encoder(self) -> QueryEncoder:
         """The query encoder, built at the first query."""
-        with as_data_error(self.store, self.manifest):
+        with self.manifest.as_data_error(self.store.folder):
             if self.engine == "torch":
                 method = self.method
                 return TorchEncoder(method.model_, method.tokenizer_, max_tokens=method.encoding.max_tokens, threads=self.threads)
@@ -231,36 +227,6 @@ def open_generation(
         if at is None or store.manifest(at) == manifest:
             return generation
     return Generation(store, store.manifest(at), opening, verified=verified)
-
-
-def check_engine(engine: str, device: str) -> str:
-    """The engine that `auto` stands for: torch where another device than the CPU is named."""
-    if engine not in ENGINES:
-        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    needs_torch = device not in ("auto", "cpu")
-    if engine in ("onnx", "int8") and needs_torch:
-        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
-    return engine if engine != "auto" else "torch" if needs_torch else "onnx"
-
-
-def check_counts(store: Store, manifest: Manifest, entry: Entry, shape: tuple[int, ...], docids: int) -> None:
-    """Raise DataError unless a corpus has the rows and docids its manifest says."""
-    if tuple(shape) != (entry.count, manifest.config["width"]) or docids != entry.count:
-        raise DataError(f"holds other rows than generation {manifest.number} says; run `promptdsi verify`", path=store.folder)
-
-
-def row_names(docids: Sequence[str | None], first: int) -> list[str]:
-    """Docids by row. A purged document has none; its row is deleted and gets a name no query can ask for."""
-    return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
-
-
-@contextlib.contextmanager
-def as_data_error(store: Store, manifest: Manifest) -> Iterator[None]:
-    """Intact files that do not fit together are damage like any other."""
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise DataError(f"generation {manifest.number} is inconsistent ({error}); run `promptdsi verify`", path=store.folder) from error
 
 
 def suggest_similar(docid: str, docids: Collection[str]) -> str:

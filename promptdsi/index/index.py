@@ -18,14 +18,14 @@ from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import delete, explain, export, purge, results, search, verify
-from promptdsi.index.generation import Generation, Opening, check_engine, open_generation, suggest_similar
+from promptdsi.index import delete, export, purge, results, search, verify
+from promptdsi.index.generation import Generation, Opening, open_generation, suggest_similar
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.measure import evaluate_split
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
+ENGINES = ("auto", "onnx", "int8", "torch")
 OnStart = Callable[[results.WorkEstimate], None]
 
 
@@ -37,7 +37,6 @@ class Index:
         self.report: results.Report | None = None
         self._manifest: Manifest | None = manifest
         self._opened: Generation | None = None
-        check_engine(opening.engine, opening.device)
 
     @classmethod
     def create(
@@ -102,7 +101,7 @@ class Index:
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
         """
         store = Store(Path(path).expanduser())
-        index = cls(store, store.manifest(at), Opening(check, engine, device, threads), pinned=at is not None)
+        index = cls(store, store.manifest(at), Opening(check, _resolve_engine(engine, device), device, threads), pinned=at is not None)
         return index._load(at) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
@@ -215,7 +214,7 @@ class Index:
     def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
         self.opened.get(docid)  # raises where there is no such document
-        return explain.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
+        return search.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
 
     def sample(self, limit: int) -> results.DocumentSample:
         """At most `limit` documents, evenly spaced in order of arrival, with their rows."""
@@ -228,7 +227,7 @@ class Index:
 
         `record` stores the ranks, no text, in the index; `run` is a TREC run file to write, with the best `run_k` documents of each query.
         """
-        result = evaluate_split(self.opened, corpus, split, run, run_k)
+        result = search.evaluate_split(self.opened, corpus, split, run, run_k)
         if record:
             ranks = [min(query.ranks) for query in result.query_ranks]
             self.store.write_record(results.EvalRecord(self.generation, corpus.name, split, ranks))
@@ -293,3 +292,13 @@ class Index:
         """Forget the generation that was current before a write; the newest one is opened when next needed."""
         self._opened = self._manifest = None
         return result
+
+
+def _resolve_engine(engine: str, device: str) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named."""
+    if engine not in ENGINES:
+        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    needs_torch = device not in ("auto", "cpu")
+    if engine in ("onnx", "int8") and needs_torch:
+        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
+    return engine if engine != "auto" else "torch" if needs_torch else "onnx"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import datetime
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -79,11 +81,7 @@ class Manifest:
 
     def firsts(self) -> list[int]:
         """The row number at which each corpus begins."""
-        firsts, first = [], 0
-        for entry in self.corpora:
-            firsts.append(first)
-            first += entry.count
-        return firsts
+        return list(itertools.accumulate((entry.count for entry in self.corpora[:-1]), initial=0))[: len(self.corpora)]
 
     def deleted_positions(self) -> list[list[int]]:
         """The positions of each corpus's deleted documents."""
@@ -92,6 +90,21 @@ class Manifest:
             low, high = (bisect.bisect_left(self.tombstones, row) for row in (first, first + entry.count))
             positions.append([row - first for row in self.tombstones[low:high]])
         return positions
+
+    def row_names(self, number: int, docids: Sequence[str | None], shape: Sequence[int]) -> list[str]:
+        """Docids by row of a corpus whose rows have this shape. A purged document's deleted row gets a name no query can ask for."""
+        if tuple(shape) != (self.corpora[number].count, self.config["width"]) or len(docids) != self.corpora[number].count:
+            raise ValueError(f"other rows than generation {self.number} says")
+        first = self.firsts()[number]
+        return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
+
+    @contextlib.contextmanager
+    def as_data_error(self, folder: Path) -> Iterator[None]:
+        """Intact files that do not fit together are damage like any other."""
+        try:
+            yield
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise DataError(f"generation {self.number} is inconsistent ({error}); run `promptdsi verify`", path=folder) from error
 
     def renamed(self, new: dict[str, str]) -> Manifest:
         """The same generation with some blobs replaced: old name → new name."""

@@ -1,30 +1,39 @@
-"""The method of a generation: built from parameters, loaded from blobs, and what it leaves in blobs after training.
+"""The method of a generation: built from parameters, loaded from blobs, written to blobs after training, and what is measured of it.
 
-Training reads only what `check_training_blobs` checks: encoder, tokenizer, rows, ids and prompts.
+Training reads only `training_blobs`: encoder, tokenizer, rows, ids and prompts. Probe queries are opened after the new blobs are on
+disk: training cannot depend on them.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus, Judgement, Query
+from promptdsi.corpus.corpus import Corpus, Judgement, Query, whole_text
 from promptdsi.errors import PromptDSIError, UsageError
-from promptdsi.evaluation.evaluate import load_queries
+from promptdsi.evaluation.evaluate import EvalQuery, load_queries, rank_queries, values
 from promptdsi.index.blobs import Documents, Ids
-from promptdsi.index.generation import as_data_error, check_counts, row_names
 from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.results import Drift, Report, WorkEstimate
 from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.storage import DocumentBlock, Learned, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
+from promptdsi.progress import Progress
 from promptdsi.training.examples import TrainingPair
+
+CHARACTERS_PER_TOKEN = 4.5
+BACKWARD = 3.2  # a training step costs this many forward passes
+FIXED_BYTES = 600_000_000  # Python and its libraries
+MULTIPLICATIONS_PER_SECOND = 5e10
 
 
 def method_class(name: str) -> type[PromptDSI]:
@@ -52,26 +61,24 @@ def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
     return method
 
 
-def check_training_blobs(store: Store, manifest: Manifest) -> None:
-    """Verify the checksums of what training reads: every blob but documents, probes and queries."""
+def training_blobs(manifest: Manifest) -> set[str]:
+    """What training reads: every blob but documents, probes and queries."""
     names = {manifest.encoder, manifest.tokenizer, *manifest.prompts.values()}
-    store.check(manifest, names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)})
+    return names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)}
 
 
 def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
     """The method of a generation. `last` is a corpus whose rows are put behind all others, so that they can be trained."""
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
-    firsts, deleted_positions = manifest.firsts(), manifest.deleted_positions()
+    deleted_positions = manifest.deleted_positions()
     blocks: list[DocumentBlock] = []
     deleted: set[int] = set()
-    first = 0
-    for number in order:
-        entry = manifest.corpora[number]
-        rows, docids = store.blobs.tensors(entry.rows)["rows"], store.ids(entry.ids).docids
-        check_counts(store, manifest, entry, rows.shape, len(docids))
-        deleted |= {first + position for position in deleted_positions[number]}
-        first += entry.count
-        blocks.append(DocumentBlock(row_names(docids, firsts[number]), rows))
+    with manifest.as_data_error(store.folder):
+        for number in order:
+            entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
+            rows = store.blobs.tensors(entry.rows)["rows"]
+            deleted |= {first + position for position in deleted_positions[number]}
+            blocks.append(DocumentBlock(manifest.row_names(number, store.ids(entry.ids).docids, rows.shape), rows))
     tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),
@@ -83,7 +90,7 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
         manifest.metadata,
         {},
     )
-    with as_data_error(store, manifest):
+    with manifest.as_data_error(store.folder):
         return assemble(method_class(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
 
 
@@ -115,31 +122,26 @@ def write_corpus(
     block, blobs = method.model_.rows.blocks[-1], store.blobs
     if not bool(torch.isfinite(block).all()):
         raise PromptDSIError(f"the rows of {corpus.name} are not finite; nothing is stored")
-    return Entry(
+    entry = Entry(
         name=name,
         since=since,
         count=len(corpus),
         rows=blobs.put_rows(block.detach().cpu().numpy(), since=since),
         ids=blobs.put_json(Ids.of(corpus.documents, since=since)._asdict()),
         documents=None if documents == "none" else blobs.put_documents(enumerate(corpus.documents), since=since, store=documents),
-        probes=blobs.put_list(_probes(corpus, keep_probes, method.seed), since=since) if keep_probes else None,
-        queries=None if kept_pairs is None else blobs.put_list(_queries(corpus, kept_pairs), since=since),
         fast=fast,
     )
-
-
-def _probes(corpus: Corpus, number: int, seed: int) -> list[dict[str, Any]]:
-    """A seeded sample of dev queries."""
-    dev = load_queries(corpus, "dev")
-    sample = random.Random(seed).sample(dev, min(number, len(dev)))
-    return [{"text": query.text, "docids": sorted(query.relevant)} for query in sample]
-
-
-def _queries(corpus: Corpus, pairs: Sequence[TrainingPair]) -> list[dict[str, Any]]:
-    """The queries the corpus was trained on."""
-    annotated = {(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))}
-    kinds = {True: "annotated", False: "pseudo"}
-    return [{"docid": pair.docid, "text": pair.text, "kind": kinds[tuple(pair) in annotated]} for pair in pairs]
+    if keep_probes:
+        dev = load_queries(corpus, "dev")
+        sample = random.Random(method.seed).sample(dev, min(keep_probes, len(dev)))
+        probes = [{"text": query.text, "docids": sorted(query.relevant)} for query in sample]
+        entry = replace(entry, probes=blobs.put_list(probes, since=since))
+    if kept_pairs is not None:
+        annotated = {(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))}
+        kinds = ["annotated" if tuple(pair) in annotated else "pseudo" for pair in kept_pairs]
+        queries = [{"docid": pair.docid, "text": pair.text, "kind": kind} for pair, kind in zip(kept_pairs, kinds, strict=True)]
+        entry = replace(entry, queries=blobs.put_list(queries, since=since))
+    return entry
 
 
 def write_prompts(store: Store, before: dict[str, str], state: dict[str, Tensor]) -> dict[str, str]:
@@ -172,3 +174,79 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
     queries = [Query(f"q{number}", query["text"], query["kind"]) for number, query in enumerate(stored)]
     judgements = [Judgement(f"q{number}", query["docid"]) for number, query in enumerate(stored)]
     return Corpus(documents, queries, {"train": judgements}, name=entry.name)
+
+
+def estimate_work(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPair], *, first: bool) -> WorkEstimate:
+    """Documents, queries, and roughly how long and how much memory, from the encoder's speed on a few texts; no pairs: no training."""
+    encoding, options = method.encoding, method.fit_options if first else method.add_options
+    annotated = {pair.query.text for pair in corpus.pairs("train")}
+    limit = encoding.document_tokens * encoding.document_windows
+    document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
+    query_tokens = sum(min(2 + len(pair.text) / CHARACTERS_PER_TOKEN, encoding.max_tokens) for pair in pairs)
+    speed = _tokens_per_second(method, [pair.text for pair in pairs[:32]] or [document.text for document in corpus.documents[:8]])
+    seconds, epoch = sum(min(tokens, limit) for tokens in document_tokens) / speed, query_tokens / speed
+    width, rows = method.model_.rows.width, len(method.model_.rows) + len(corpus)
+    memory = 4 * sum(weight.numel() for weight in method.model_.encoder.parameters())
+    if first:
+        seconds += epoch * BACKWARD * options.epochs
+        memory = 4 * memory + 16 * rows * width + 4 * 2 * options.batch_size * rows
+    elif pairs:
+        steps = options.epochs * len(pairs) / options.batch_size
+        products = 6 * width * options.batch_size * len(corpus) * steps / MULTIPLICATIONS_PER_SECOND
+        seconds += epoch + products if method.prompts == "none" else epoch * BACKWARD * options.epochs + products
+        memory += 4 * rows * width + 4 * len(pairs) * width + 4 * 2 * options.batch_size * rows
+    generated = sum(pair.text not in annotated for pair in pairs)
+    truncated = sum(tokens > limit for tokens in document_tokens)
+    return WorkEstimate(len(corpus), len(pairs), generated, truncated, seconds, memory + FIXED_BYTES)
+
+
+def _tokens_per_second(method: PromptDSI, texts: list[str]) -> float:
+    """The encoder's speed on these texts, the first pass not counted."""
+    ids = method.tokenizer_.encode(texts or ["how fast"], max_tokens=method.encoding.max_tokens).ids
+    tokens = method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)
+    seconds = 0.0
+    with torch.no_grad():
+        for _ in range(2):
+            started = time.perf_counter()
+            method.model_.unprompted(tokens)
+            seconds = time.perf_counter() - started
+    return sum(len(text) for text in ids) / max(seconds, 1e-9)
+
+
+def measure_training(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPair], report: Report, progress: Progress) -> Report:
+    """The report with dev Hits@10, and the documents that none of their training queries retrieves in the first ten."""
+    dev = rank_queries(method, load_queries(corpus, "dev"))
+    hits = float(values("Hits@10", dev.query_ranks).mean()) if dev.query_ranks else None
+    report = replace(report, dev_hits10=hits, dev_queries=len(dev.query_ranks), truncated=method.truncated_documents_)
+    if report.fast:
+        return report
+    rows, texts = method.model_.rows, [pair.text for pair in pairs]
+    with torch.no_grad():
+        vectors = method.encode(texts, progress=progress)
+        ranks = rows.ranks(vectors, rows.numbers([pair.docid for pair in pairs]).to(vectors.device)).tolist()
+    best = {pair.docid: rank for pair, rank in sorted(zip(pairs, ranks, strict=True), key=lambda ranked: -ranked[1])}
+    truncated = sum(method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).truncated)
+    unfindable = [docid for docid, rank in best.items() if rank > 10]
+    return replace(report, queries=len(pairs), truncated_queries=truncated, unfindable=unfindable)
+
+
+def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: str, without: str | None = None) -> Drift | None:
+    """Hits@10 on the stored probe queries, of all corpora but one, before and after; None where there are none."""
+    probes = []
+    for entry in parent.corpora:
+        if entry.probes and entry.name != without:
+            store.blobs.check(entry.probes, parent.sizes[entry.probes])
+            for number, probe in enumerate(store.blobs.list(entry.probes)):
+                probes.append(EvalQuery(f"{entry.name} {number}", probe["text"], dict.fromkeys(probe["docids"], 1.0)))
+    if not probes:
+        return None
+    before = load_method(store, parent, device=device)
+    tables = [method.model_.rows for method in (before, after)]
+    live = [{docid for docid, row in rows.row_of.items() if row not in rows.deleted} for rows in tables]
+    shared = live[0] & live[1]
+    queries = [query for query in probes if not shared.isdisjoint(query.relevant)]
+    if not queries:
+        return None
+    results = [rank_queries(method, queries, in_index=shared.__contains__) for method in (before, after)]
+    hits = [float(values("Hits@10", result.query_ranks).mean()) for result in results]
+    return Drift(hits[0], hits[1], len(queries), fall=hits[0] - hits[1])

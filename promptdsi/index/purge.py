@@ -10,17 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.errors import DataError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import PARTS, Entry, Manifest
+from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
-
-
-class NothingToPurge(PromptDSIError):
-    """Every deleted document has been purged before."""
-
 
 Positions = dict[int, set[int]]  # generation a corpus arrived in → positions in it to erase
 
@@ -32,8 +27,8 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
     """
     with store.writing():
         current = store.manifest()
-        was_pending = pending(store, current)
-        parent = finish_purge(store, current)
+        was_pending = store.purge_pending(current)
+        parent = store.finish_purge(current)
         if was_pending and docids is None:
             return parent
         store.clean()
@@ -47,26 +42,11 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
             raise NothingToPurge(f"{store.folder}: no deleted document is left to purge")
         renamed = _rewrite_blobs(store, history, positions)
         count = sum(len(rows) for rows in positions.values())
-        manifest = _delete_erased_rows(store, parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
+        manifest = store.hide_erased(parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
         if in_use := manifest.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
         store.commit(manifest)
-        return finish_purge(store, store.manifest())
-
-
-def finish_purge(store: Store, current: Manifest) -> Manifest:
-    """Complete the purge that made the current generation, if it was interrupted; every writer does this first."""
-    if pending(store, current):
-        for manifest in store.history()[:-1]:
-            if manifest.blobs() & current.erase.keys() or current.erase.keys() & set(manifest.retired):
-                store.write_manifest(_delete_erased_rows(store, manifest.renamed(current.erase)))
-        store.blobs.remove(store.blobs.names() & current.erase.keys())
-    return current
-
-
-def pending(store: Store, current: Manifest) -> bool:
-    """Whether something the current generation's purge should have erased is still there."""
-    return bool(store.blobs.names() & current.erase.keys())
+        return store.finish_purge(store.manifest())
 
 
 def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, must_exist: bool = True) -> Positions:
@@ -139,11 +119,3 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
     if part == "probes":
         return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
-
-
-def _delete_erased_rows(store: Store, manifest: Manifest) -> Manifest:
-    """The generation with every row that has no docid marked as deleted."""
-    deleted = set(manifest.tombstones)
-    for entry, first in zip(manifest.corpora, manifest.firsts(), strict=True):
-        deleted |= {first + position for position, docid in enumerate(store.docids(entry.ids)) if docid is None}
-    return replace(manifest, tombstones=tuple(sorted(deleted)))

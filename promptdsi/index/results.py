@@ -1,10 +1,12 @@
-"""The plain records an `Index` takes and returns. Nothing here opens a file or computes."""
+"""The plain records an `Index` takes and returns, and its exceptions. Nothing here opens a file or computes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from promptdsi.errors import PromptDSIError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +85,18 @@ class SearchStopped(Exception):
     """The `stop` callback of `search_batch` returned true."""
 
 
+class NoIndex(PromptDSIError):
+    """There is no index where one was expected."""
+
+
+class Busy(PromptDSIError):
+    """Another process is writing to the index."""
+
+
+class NothingToPurge(PromptDSIError):
+    """Every deleted document has been purged before."""
+
+
 class WorkEstimate(NamedTuple):
     """What create, add or tune is about to do; passed to `on_start`."""
 
@@ -94,16 +108,14 @@ class WorkEstimate(NamedTuple):
     bytes: int
 
 
-class Drift(NamedTuple):
-    """Hits@10 on the probe queries of earlier corpora, before and after."""
+@dataclass(frozen=True)
+class Drift:
+    """Hits@10 on the probe queries of earlier corpora, before and after, and how far it fell."""
 
     before: float
     after: float
     n: int
-
-    @property
-    def fall(self) -> float:
-        return self.before - self.after
+    fall: float
 
 
 @dataclass(frozen=True)
@@ -127,18 +139,6 @@ class Report:
     unfindable: list[str] = field(default_factory=list)
     drift: Drift | None = None
     probes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"drift": _drift_json(self.drift)}
-
-    def event(self) -> dict[str, Any]:
-        """What the manifest stores: counts, never a docid; dev metrics are not stored."""
-        counts = {"corpus": self.corpus, "added": self.added, "updated": self.updated, "queries": self.queries, "fast": self.fast}
-        return counts | {"seconds": round(self.seconds, 1), "drift": _drift_json(self.drift)}
-
-
-def _drift_json(drift: Drift | None) -> dict[str, float] | None:
-    return drift._asdict() | {"fall": drift.fall} if drift else None
 
 
 class Location(NamedTuple):

@@ -1,17 +1,26 @@
-"""Search: the queries of a batch are encoded together, scored together, and each gets its hits with a snippet."""
+"""Reading an opened generation: search, explanations of ranks, similar documents, evaluation.
+
+The queries of a batch are encoded together and scored together; each gets its hits with a snippet.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.engine.quantized import single_threaded_blas
-from promptdsi.errors import UsageError
-from promptdsi.index.explain import explain_hits
+from promptdsi.errors import DataError, UsageError
+from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
 from promptdsi.index.generation import Generation
-from promptdsi.index.results import Hit, SearchRequest, SearchResult, SearchStopped
+from promptdsi.index.results import Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
+from promptdsi.model.config import NO_PROMPT
+from promptdsi.model.path import Floats, Selection, unit
 
+NEIGHBORS = 5
+NEWER = 5  # newer documents that are listed; all are counted
 SNIPPET = 180  # characters
 SCANNED_CHARACTERS, SCANNED_MATCHES = 20_000, 200  # of a text: bounds the time a snippet takes
 WORD = re.compile(r"\w+")
@@ -22,7 +31,14 @@ def search_batch(
 ) -> list[SearchResult]:
     """The best documents of each request, ties by docid. `stop` is called between requests; if true, SearchStopped is raised."""
     for request in requests:
-        _check_request(request)
+        if request.k < 1:
+            raise UsageError(f"k={request.k}: k must be at least 1")
+        if not isinstance(request.query, str) or not request.query.strip():
+            raise UsageError("a query is empty: give a few words to look for")
+        try:
+            request.query.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError(f"the query {request.query[:50]!a} is not UTF-8") from None
     if not requests:
         return []
     with single_threaded_blas():
@@ -41,22 +57,70 @@ def search_batch(
     return results
 
 
-def _check_request(request: SearchRequest) -> None:
-    if request.k < 1:
-        raise UsageError(f"k={request.k}: k must be at least 1")
-    if not isinstance(request.query, str) or not request.query.strip():
-        raise UsageError("a query is empty: give a few words to look for")
-    try:
-        request.query.encode("utf-8")
-    except UnicodeEncodeError:
-        raise UsageError(f"the query {request.query[:50]!a} is not UTF-8") from None
-
-
 def _hit(generation: Generation, query: str, rank: int, row: int, score: float) -> Hit:
     entry = generation.origin(row).entry
     document = generation.document(row)
     title, text = (document.title, snippet(document.text, query)) if document else ("", "")
     return Hit(rank, generation.table.docids[row], score, title, text, entry.name, entry.since)
+
+
+def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
+    """The k most similar live documents of each row, the row itself excluded; most similar first."""
+
+    def neighbor(row: int, similarity: float) -> Neighbor:
+        document = generation.document(row)
+        return Neighbor(generation.table.docids[row], document.title if document else "", similarity, generation.origin(row).entry.name)
+
+    return [[neighbor(row, similarity) for row, similarity in pairs] for pairs in generation.table.neighbors(rows, k)]
+
+
+def explain_hits(
+    generation: Generation, query: str, vector: Floats, selection: Selection | None, rows: list[int], hits: list[Hit]
+) -> list[Hit]:
+    """The hits of one query with `why` filled in; `vector` and `selection` are the query's, `rows` are the rows of the hits."""
+    prompt = int(selection.ids) if selection and selection.ids != NO_PROMPT else None  # type: ignore[arg-type]
+    similarity = float(selection.similarity) if selection else None  # type: ignore[arg-type]
+    topics = generation.manifest.metadata.get("topics")  # only strategies whose prompts stand for topics have them
+    words = topics["words"] if topics else []
+    topic = words[prompt] if prompt is not None and prompt < len(words) else []
+    unprompted = generation.encoder.encode([query], prompted=False).vectors[0]  # (D,)
+    ranks = generation.table.ranks(unprompted, rows).tolist()
+    scores = generation.table.scores(unprompted, rows).tolist()
+    neighbors, stored = nearest_rows(generation, rows), _nearest_queries(generation, rows, hits, vector)
+    explained = []
+    for position, hit in enumerate(hits):
+        newer = [other.docid for other in hits[:position] if other.since > hit.since]
+        why = Why(
+            prompt, similarity, topic, ranks[position], scores[position], *stored[position], newer[:NEWER], len(newer), neighbors[position]
+        )
+        explained.append(hit._replace(why=why))
+    return explained
+
+
+def _nearest_queries(generation: Generation, rows: list[int], hits: list[Hit], vector: Floats) -> list[tuple[str | None, float | None]]:
+    """For each hit its stored training query most similar to the search query, where the index stores any."""
+    stored = [
+        [entry["text"] for entry in generation.stored_queries(generation.origin(row).corpus).get(hit.docid, [])]
+        for row, hit in zip(rows, hits, strict=True)
+    ]
+    texts = [text for queries in stored for text in queries]
+    cosines = iter((unit(generation.encoder.encode(texts).vectors) @ unit(vector)).tolist() if texts else [])
+    return [max(((text, next(cosines)) for text in queries), key=lambda pair: pair[1], default=(None, None)) for queries in stored]
+
+
+def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path | None, run_k: int) -> EvalResult:
+    """Exact ranks of the relevant documents of a split's queries; `run` is a TREC run file to write."""
+    queries = load_queries(corpus, split)
+    result = rank_queries(generation.method, queries, in_index=lambda docid: generation.live_row(docid) is not None)
+    if not result.query_ranks:
+        what = f"has no annotated {split} queries" if not queries else f"has no {split} query whose document is in the index"
+        raise DataError(f"the corpus {corpus.name} {what}", path=generation.store.folder)
+    if run is not None:
+        if not run.parent.is_dir():
+            raise DataError("is no folder to write a run file to", path=run.parent)
+        texts = [query.text for query in result.queries]
+        write_run(run, result.queries, generation.method.search(texts, k=run_k), tag="promptdsi")
+    return result
 
 
 def find_words(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:

@@ -7,23 +7,23 @@ lead to are leftovers, which the next writer removes.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import hashlib
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from promptdsi import __version__
-from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.files import atomic_write, make_folder, remove
-from promptdsi.index.blobs import NAME, Blobs, Ids, file_hash, is_plain
-from promptdsi.index.lock import is_held, writing
+from promptdsi.errors import DataError, UsageError
+from promptdsi.files import atomic_write, make_folder, remove, sha256_of
+from promptdsi.index.blobs import NAME, Blobs, Ids, is_plain
 from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
-from promptdsi.index.results import EvalRecord
+from promptdsi.index.results import Busy, EvalRecord, NoIndex
 
-Cached = TypeVar("Cached")
 CACHED_BLOBS = 256
 CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
 FOLDERS = ("blobs", "generations", "records")
@@ -33,18 +33,15 @@ MARK = ".creating"  # exists while a create is under way: a folder that has it m
 TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents)\..+")
 
 
-class NoIndex(PromptDSIError):
-    """There is no index where one was expected."""
-
-
 class Store:
     """The files of an index; knows nothing of documents or training."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
-        self._ids: dict[str, Ids] = {}
-        self._docids: dict[str, list[str | None]] = {}
+        # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
+        self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
+        self.docids: Callable[[str], list[str | None]] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name).docids)
 
     def commit_mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
@@ -69,7 +66,7 @@ class Store:
         if not match:
             raise DataError("is damaged (no generation with its sha256); restore it from a copy", path=path)
         manifest = self.manifest_path(int(match[1]))
-        if not is_plain(manifest) or file_hash(manifest) != match[2].decode():
+        if not is_plain(manifest) or sha256_of(manifest) != match[2].decode():
             if path.read_bytes() != raw:  # a purge came between: it rewrites the generation that was current
                 return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)
@@ -108,14 +105,6 @@ class Store:
         """All committed generations, oldest first."""
         return [Manifest.read(self.manifest_path(number)) for number in range(1, self.current() + 1)]
 
-    def ids(self, name: str) -> Ids:
-        """An `ids` blob; the same name is the same content, so the last ones are cached."""
-        return _cached(self._ids, name, lambda: Ids.from_json(self.blobs.json(name)))
-
-    def docids(self, name: str) -> list[str | None]:
-        """The docids of an `ids` blob, cached without the content hashes, which are many times as large."""
-        return _cached(self._docids, name, lambda: Ids.from_json(self.blobs.json(name)).docids)
-
     def write_record(self, record: EvalRecord) -> Path:
         """Store the ranks of an evaluation; the same evaluation again replaces its record."""
         key = hashlib.sha256(f"{record.corpus}\0{record.split}".encode()).hexdigest()[:16]
@@ -135,6 +124,32 @@ class Store:
         self.current()  # nothing is written to a folder that is no index, not even a lock
         with writing(self.folder):
             yield
+
+    def ready(self, names: Callable[[Manifest], set[str]]) -> Manifest:
+        """The current generation, for a writer: an interrupted purge completed, the named blobs checked, leftovers removed."""
+        manifest = self.finish_purge(self.manifest())
+        self.check(manifest, names(manifest))
+        self.clean()
+        return manifest
+
+    def purge_pending(self, current: Manifest) -> bool:
+        """Whether something the current generation's purge should have erased is still there."""
+        return bool(self.blobs.names() & current.erase.keys())
+
+    def finish_purge(self, current: Manifest) -> Manifest:
+        """Complete the purge that made the current generation, if it was interrupted; every writer does this first."""
+        if self.purge_pending(current):
+            for manifest in self.history()[:-1]:
+                if manifest.blobs() & current.erase.keys() or current.erase.keys() & set(manifest.retired):
+                    self.write_manifest(self.hide_erased(manifest.renamed(current.erase)))
+            remove([self.blobs.folder / name for name in sorted(self.blobs.names() & current.erase.keys())])
+        return current
+
+    def hide_erased(self, manifest: Manifest) -> Manifest:
+        """The generation with every row that has no docid marked as deleted."""
+        docids = [docid for entry in manifest.corpora for docid in self.docids(entry.ids)]
+        erased = {row for row, docid in enumerate(docids) if docid is None}
+        return replace(manifest, tombstones=tuple(sorted(erased.union(manifest.tombstones))))
 
     def check_new(self) -> None:
         """Raise DataError unless an index may be created here: in a new or empty folder, or where a create was interrupted."""
@@ -187,7 +202,7 @@ class Store:
 
     def point_to(self, number: int) -> None:
         with atomic_write(self.folder / "CURRENT") as file:
-            file.write(f"{number:06d} {file_hash(self.manifest_path(number))}\n".encode())
+            file.write(f"{number:06d} {sha256_of(self.manifest_path(number))}\n".encode())
 
     def leftovers(self) -> list[Path]:
         """Files that belong to no generation: temporary files, checkpoints, uncommitted manifests, unused blobs."""
@@ -218,9 +233,39 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if is_plain(path)] if folder.is_dir() else []
 
 
-def _cached(cache: dict[str, Cached], name: str, read: Callable[[], Cached]) -> Cached:
-    if name not in cache:
-        if len(cache) >= CACHED_BLOBS:
-            cache.clear()
-        cache[name] = read()
-    return cache[name]
+def is_held(folder: Path) -> bool:
+    """Whether a writer holds the lock; needs no permission to write."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if os.pread(handle, 1, 0):  # a holder writes its process id; locking an empty file would disturb a writer that is about to lock
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Lock the index for writing; readers need no lock. The file contains the holder's process id, and is empty otherwise.
+
+    The kernel's lock ends with its holder: a crashed process never blocks another.
+    """
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
+            writer = f"process {holder}" if holder.isdigit() else "another process"
+            raise Busy(f"{folder}: {writer} is writing to this index; wait for it to end") from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+        os.ftruncate(handle, 0)
+    finally:
+        os.close(handle)

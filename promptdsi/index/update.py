@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus, check_characters, check_document
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.blobs import STORES, content_hash
-from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
-from promptdsi.index.measure import estimate_work, measure_drift, measure_training
-from promptdsi.index.method_io import check_training_blobs, live_ids, load_method, make_method, stored_corpus, write_corpus, write_prompts
-from promptdsi.index.purge import finish_purge
+from promptdsi.index.method_io import (
+    estimate_work,
+    live_ids,
+    load_method,
+    make_method,
+    measure_drift,
+    measure_training,
+    stored_corpus,
+    training_blobs,
+    write_corpus,
+    write_prompts,
+)
 from promptdsi.index.results import Report, WorkEstimate
-from promptdsi.index.store import WORK, Store
+from promptdsi.index.store import WORK, Store, writing
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.storage import to_bytes
 from promptdsi.model.backbone import load_backbone
@@ -49,6 +57,10 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_drift is not None and not 0 <= self.max_drift <= 1:
             raise UsageError(f"--max-drift {self.max_drift}: expected a fall in Hits@10 between 0 and 1")
+
+    def check_probes(self, parent: Manifest) -> None:
+        if self.max_drift is not None and not any(entry.probes for entry in parent.corpora):
+            raise UsageError("--max-drift needs probe queries to measure with: none were kept; see --keep-probes")
 
 
 def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
@@ -106,7 +118,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
     started = time.monotonic()
     check_corpus(corpus)
     with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
-        parent = _ready(store)
+        parent = store.ready(training_blobs)
         new, replaced = _select_new(store, parent, corpus, options)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
         report = replace(report, tunable=parent.store == "text")
@@ -116,7 +128,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         if name in {entry.name for entry in parent.corpora}:
             raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
         _check_probes(new, options)
-        _check_max_drift(parent, options)
+        options.check_probes(parent)
         method = _load_seeded(store, parent, options)
         pairs = [] if options.fast and not options.keep_queries else method.training_pairs(new, new=True)
         if options.on_start:
@@ -137,8 +149,8 @@ def tune(store: Store, options: Options) -> list[Report]:
     """
     reports: list[Report] = []
     with store.writing(), on_interrupt(f"{store.folder} keeps what was tuned until then; run the same command again"):
-        parent = _ready(store)
-        _check_max_drift(parent, options)
+        parent = store.ready(training_blobs)
+        options.check_probes(parent)
         live = [entry.count > len(deleted) for entry, deleted in zip(parent.corpora, parent.deleted_positions(), strict=True)]
         for number in [number for number, entry in enumerate(parent.corpora) if entry.fast and live[number]]:
             started = time.monotonic()
@@ -204,9 +216,18 @@ def _commit(
     report = measure_training(method, corpus, pairs, report, options.progress)
     if parent is not None:
         report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=without))
-        _check_drift(store, report, options.max_drift, then)
+        if options.max_drift is not None and (report.drift is None or report.drift.fall > options.max_drift):
+            store.clean()
+            if report.drift is None:
+                raise UsageError(f"--max-drift {options.max_drift}: no document of any probe query is left to measure with; {then}")
+            raise PromptDSIError(
+                f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
+                f"more than --max-drift {options.max_drift}: it was not committed, {then}"
+            )
     report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
-    store.commit(replace(manifest, event=report.event()))
+    fields = asdict(report)
+    event = {key: fields[key] for key in ("corpus", "added", "updated", "queries", "fast", "drift")}  # counts, never a docid; no dev metric
+    store.commit(replace(manifest, event=event | {"seconds": round(report.seconds, 1)}))
     return report
 
 
@@ -217,14 +238,6 @@ def on_interrupt(message: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(message) from None
-
-
-def _ready(store: Store) -> Manifest:
-    """The current generation, checked as far as training reads it, with everything a crash left behind removed."""
-    manifest = finish_purge(store, store.manifest())
-    check_training_blobs(store, manifest)
-    store.clean()
-    return manifest
 
 
 def _load_seeded(store: Store, parent: Manifest, options: Options, last: int | None = None) -> PromptDSI:
@@ -279,20 +292,3 @@ def _corpus_name(corpus: Corpus, options: Options) -> str:
 def _check_probes(corpus: Corpus, options: Options) -> None:
     if options.keep_probes and not corpus.pairs("dev", kinds=("annotated",)):
         raise UsageError(f"--keep-probes {options.keep_probes} but {corpus.name} has no dev queries to keep")
-
-
-def _check_max_drift(parent: Manifest, options: Options) -> None:
-    if options.max_drift is not None and not any(entry.probes for entry in parent.corpora):
-        raise UsageError("--max-drift needs probe queries to measure with: none were kept; see --keep-probes")
-
-
-def _check_drift(store: Store, report: Report, bound: float | None, then: str) -> None:
-    if bound is None or (report.drift is not None and report.drift.fall <= bound):
-        return
-    store.clean()
-    if report.drift is None:
-        raise UsageError(f"--max-drift {bound}: no document of any probe query is left to measure with; {then}")
-    raise PromptDSIError(
-        f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
-        f"more than --max-drift {bound}: it was not committed, {then}"
-    )

@@ -12,11 +12,9 @@ import numpy as np
 from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import HASH, NAME, Documents, stored_codes
-from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import Entry, Manifest, unsealed
-from promptdsi.index.purge import pending
 from promptdsi.index.results import Verification
-from promptdsi.index.store import FOLDERS, Store
+from promptdsi.index.store import FOLDERS, Store, is_held
 from promptdsi.progress import Progress, silent
 
 
@@ -120,7 +118,7 @@ def _other_files(store: Store, history: list[Manifest]) -> Iterator[str]:
             unsealed(path)
         except DataError as error:
             yield str(error)
-    if history and pending(store, history[-1]):
+    if history and store.purge_pending(history[-1]):
         yield f"a purge was interrupted; `promptdsi purge {store.folder}`, or any other write, completes it"
         return
     for path in store.leftovers() if not is_held(store.folder) else ():  # a running writer has files without a name yet

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.index.lock import Busy
+from promptdsi.index.results import Busy
 
 RETRY_AFTER = {"Retry-After": "1"}
 CONTROL = re.compile(r"[\x00-\x1f\x7f]+")

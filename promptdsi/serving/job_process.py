@@ -15,13 +15,14 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
-from promptdsi.index.lock import Busy
+from promptdsi.index.results import Busy
 from promptdsi.progress import Advance
 from promptdsi.serving.error_responses import to_api_error
 
@@ -59,7 +60,7 @@ def main() -> int:
         hint = "tick “replace documents that changed”" if changed else response.hint
         send(error={"code": response.code, "message": response.message, "hint": hint})
         return 1
-    send(report=report.to_json() | {"unfindable": report.unfindable[:MAX_UNFINDABLE], "unfindable_count": len(report.unfindable)})
+    send(report=asdict(report) | {"unfindable": report.unfindable[:MAX_UNFINDABLE], "unfindable_count": len(report.unfindable)})
     return 0
 
 

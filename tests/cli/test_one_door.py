@@ -13,8 +13,6 @@ ALLOWED = {
     "promptdsi.index": {"results"},
     "promptdsi.index.index": {"Index"},
     "promptdsi.index.manifest": {"Manifest"},
-    "promptdsi.index.lock": {"Busy"},
-    "promptdsi.index.purge": {"NothingToPurge"},
 }
 
 

@@ -17,7 +17,8 @@ import small
 from promptdsi import Corpus, DataError, Index, PromptDSIError
 from promptdsi.aliases import MANIFEST
 from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
-from promptdsi.index.store import NoIndex, Store
+from promptdsi.index.results import NoIndex
+from promptdsi.index.store import Store
 from promptdsi.methods.storage import to_bytes
 
 GOLDEN = Path(__file__).parent / "golden"

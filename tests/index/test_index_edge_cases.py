@@ -21,9 +21,10 @@ from promptdsi.errors import UsageError
 from promptdsi.index import update
 from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import sealed, unsealed
-from promptdsi.index.purge import pending, purge
+from promptdsi.index.purge import purge
+from promptdsi.index.results import NoIndex
 from promptdsi.index.search import find_words, snippet
-from promptdsi.index.store import NoIndex, Store
+from promptdsi.index.store import Store
 
 X, Y = Document("x", "water about zanzibar", "X"), Document("y", "tea about y", "Y")
 
@@ -163,14 +164,14 @@ def test_a_purge_that_was_cut_off_can_be_repeated(
                 break
             except Died:
                 pass
-        if not pending(Store(place), Store(place).manifest()):
+        if not Store(place).purge_pending(Store(place).manifest()):
             continue
         cut += 1
         assert any("a purge was interrupted" in problem for problem in Index.open(place, device="cpu").verify().problems)
         again = small.copied(place, tmp_path / "again")
         assert purge(Store(again), [victim]).number == 4  # the same command succeeds
         made = purge(Store(place))  # and what verify says to run erases nothing but what was asked for
-        assert made.number == 4 and not pending(Store(place), made)
+        assert made.number == 4 and not Store(place).purge_pending(made)
         Index.open(place, device="cpu").undelete(hidden)
         for folder in (place, again):
             assert victim.encode() not in b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
@@ -182,7 +183,7 @@ def test_a_reader_between_current_and_a_purged_manifest_looks_again(
 ) -> None:
     from promptdsi.index import store as store_module
 
-    original, done = store_module.file_hash, []
+    original, done = store_module.sha256_of, []
 
     def meanwhile(path: Path) -> str:
         if path.name == "000002.json" and not done:
@@ -190,7 +191,7 @@ def test_a_reader_between_current_and_a_purged_manifest_looks_again(
             purge(Store(place), [corpora[0].documents[0].docid])
         return original(path)
 
-    monkeypatch.setattr(store_module, "file_hash", meanwhile)
+    monkeypatch.setattr(store_module, "sha256_of", meanwhile)
     assert Store(place).current() == 3 and done
 
 

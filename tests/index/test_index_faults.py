@@ -20,8 +20,8 @@ import small
 from faults import Died, Faults, PowerLoss, heeding
 
 from promptdsi import Corpus, DataError, Index, PromptDSIError
-from promptdsi.index.lock import Busy, writing
-from promptdsi.index.store import NoIndex, Store
+from promptdsi.index.results import Busy, NoIndex
+from promptdsi.index.store import Store, writing
 
 ROOT = Path(__file__).parents[2]
 
@@ -231,7 +231,7 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
 
 def test_one_writer_at_a_time_and_the_holder_is_named(place: Path, corpora: list[Corpus]) -> None:
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom promptdsi.index.lock import writing\n"
+        "import sys, time\nfrom pathlib import Path\nfrom promptdsi.index.store import writing\n"
         "with writing(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, str(place)], stdout=subprocess.PIPE, text=True)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from promptdsi import Corpus, Document, Index, PromptDSIError
-from promptdsi.index.purge import pending, purge
+from promptdsi.index.purge import purge
 
 NAMES = [f"doc {letter}" for letter in "abcdefgh"]
 WORDS = ["tea", "water", "bread", "boat", "lock", "owl"]
@@ -175,7 +175,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.index = Index.open(self.place, device="cpu")
         if self.index.generation == len(self.history):
             return multiple()
-        if pending(self.index.store, self.index.store.manifest()):
+        if self.index.store.purge_pending(self.index.store.manifest()):
             purge(self.index.store, [docid])  # the same command again completes it, and makes no generation of its own
         self._erased([docid])
         self.index = Index.open(self.place, device="cpu")
