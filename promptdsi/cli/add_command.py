@@ -24,6 +24,7 @@ from promptdsi.cli.console import (
     Quiet,
     Threads,
     count_documents,
+    open_index,
     print_json,
     progress_for,
     read_corpus,
@@ -61,9 +62,7 @@ def add(
         return
     documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
-    from promptdsi.index.index import Index
-
-    report = Index.open(index, check=False, device=device).add(
+    report = open_index(index, device=device).add(
         documents,
         name=name,
         fast=fast,
@@ -91,9 +90,7 @@ def tune(
     if not works_alone():
         return
     use_threads(threads)
-    from promptdsi.index.index import Index
-
-    reports = Index.open(index, check=False, device=device).tune(max_drift=max_drift, seed=seed, **report_progress(quiet))
+    reports = open_index(index, device=device).tune(max_drift=max_drift, seed=seed, **report_progress(quiet))
     if not reports:
         say("nothing to tune: no corpus was added with --fast", quiet=quiet)
     for report in reports:
@@ -132,9 +129,9 @@ def announce(work: WorkEstimate, *, quiet: bool) -> None:
 
 
 def show_report(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
+    """Print what create, add or tune did."""
     if json:
-        print_json(asdict(report))
-        return
+        return print_json(asdict(report))
     for sentence in report_sentences(report, index):
         say(sentence, quiet=quiet)
 

@@ -20,6 +20,8 @@ from promptdsi.progress import Progress, shown, silent
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from promptdsi.index.index import Index
+
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
@@ -66,19 +68,14 @@ def say(message: str, *, quiet: bool = False) -> None:
 
 @contextlib.contextmanager
 def print_notes(notes: ReadNotes, *, quiet: bool) -> Iterator[None]:
-    """Print what a reader noticed; if reading fails, at least what it skipped before."""
+    """Print what a reader noticed; if reading fails, only if it skipped something before."""
+    complete = False
     try:
         yield
-    except BaseException:
-        if notes.skipped:
-            _print_all(notes, quiet)
-        raise
-    _print_all(notes, quiet)
-
-
-def _print_all(notes: ReadNotes, quiet: bool) -> None:
-    for sentence in notes.sentences():
-        say(sentence, quiet=quiet)
+        complete = True
+    finally:
+        for sentence in notes.sentences() if complete or notes.skipped else ():
+            say(sentence, quiet=quiet)
 
 
 def count_documents(count: int) -> str:
@@ -103,6 +100,20 @@ def read_corpus(path: Path, *, on_error: str, max_unknown: int, quiet: bool) -> 
 
 def progress_for(quiet: bool) -> Progress:
     return silent if quiet else shown
+
+
+def open_index(path: Path, **options: Any) -> Index:
+    """Open an index, by default without verifying checksums; imported here, so that --help stays fast."""
+    from promptdsi.index.index import Index
+
+    return Index.open(path, **({"check": False} | options))
+
+
+def print_result(fields: dict[str, Any], sentence: str, *, quiet: bool, json: bool) -> None:
+    """What a command did: fields as JSON on standard output if wanted, and a sentence on standard error."""
+    if json:
+        print_json(fields)
+    say(sentence, quiet=quiet)
 
 
 def print_json(value: Any) -> None:

@@ -6,31 +6,25 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Json, Quiet, count_documents, print_json, say
+from promptdsi.cli.console import IndexPath, Json, Quiet, count_documents, open_index, print_result
 
 Docids = Annotated[list[str], typer.Argument(help="Ids of documents.", metavar="DOCID…")]
 
 
 def delete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = False) -> None:
     """Hide documents: no search retrieves them any more. Their bytes stay until `purge`."""
-    from promptdsi.index.index import Index
-
-    manifest = Index.open(index, check=False).delete(docids)
+    manifest = open_index(index).delete(docids)
     count = manifest.event["documents"]
-    if json:
-        print_json({"generation": manifest.number, "deleted": count})
-    say(f"{index}: generation {manifest.number}: {count_documents(count)} deleted; `undelete` shows them again", quiet=quiet)
+    sentence = f"{index}: generation {manifest.number}: {count_documents(count)} deleted; `undelete` shows them again"
+    print_result({"generation": manifest.number, "deleted": count}, sentence, quiet=quiet, json=json)
 
 
 def undelete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = False) -> None:
     """Show deleted documents again."""
-    from promptdsi.index.index import Index
-
-    manifest = Index.open(index, check=False).undelete(docids)
+    manifest = open_index(index).undelete(docids)
     count = manifest.event["documents"]
-    if json:
-        print_json({"generation": manifest.number, "undeleted": count})
-    say(f"{index}: generation {manifest.number}: {count_documents(count)} shown again", quiet=quiet)
+    sentence = f"{index}: generation {manifest.number}: {count_documents(count)} shown again"
+    print_result({"generation": manifest.number, "undeleted": count}, sentence, quiet=quiet, json=json)
 
 
 def purge(
@@ -43,21 +37,17 @@ def purge(
 
     What the encoder or prompts learned from them is not unlearned.
     """
-    from promptdsi.index.index import Index
     from promptdsi.index.results import NothingToPurge
 
-    opened = Index.open(index, check=False)
+    opened = open_index(index)
     try:
         manifest = opened.purge(docids or None)
+        count = manifest.event["documents"]
+        erased = f"{count_documents(count)} erased from every generation"
+        sentence = f"{index}: generation {manifest.number}: {erased}; what the encoder or prompts learned is not unlearned"
     except NothingToPurge as nothing:  # no error: no deleted document is left
-        if json:
-            print_json({"generation": opened.generation, "purged": 0})
-        return say(str(nothing), quiet=quiet)
-    count = manifest.event["documents"]
-    if json:
-        print_json({"generation": manifest.number, "purged": count})
-    erased = f"{count_documents(count)} erased from every generation"
-    say(f"{index}: generation {manifest.number}: {erased}; what the encoder or prompts learned is not unlearned", quiet=quiet)
+        count, sentence = 0, str(nothing)
+    print_result({"generation": opened.generation, "purged": count}, sentence, quiet=quiet, json=json)
 
 
 def rollback(
@@ -67,10 +57,7 @@ def rollback(
     json: Json = False,
 ) -> None:
     """Go back to an earlier generation, by a new one that equals it; nothing is lost."""
-    from promptdsi.index.index import Index
-
-    manifest = Index.open(index, check=False).rollback(to)
+    manifest = open_index(index).rollback(to)
     target, documents = manifest.event["to"], manifest.documents
-    if json:
-        print_json({"generation": manifest.number, "to": target, "documents": documents})
-    say(f"{index}: generation {manifest.number} is generation {target} again: {count_documents(documents)}", quiet=quiet)
+    sentence = f"{index}: generation {manifest.number} is generation {target} again: {count_documents(documents)}"
+    print_result({"generation": manifest.number, "to": target, "documents": documents}, sentence, quiet=quiet, json=json)

@@ -18,6 +18,7 @@ from promptdsi.cli.console import (
     OnError,
     Quiet,
     Threads,
+    open_index,
     print_json,
     print_table,
     read_corpus,
@@ -46,9 +47,8 @@ def evaluate(
     documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
     use_threads(threads)
     from promptdsi.evaluation.evaluate import DEFAULT, measure
-    from promptdsi.index.index import Index
 
-    opened = Index.open(index, at=at, device=device)
+    opened = open_index(index, check=True, at=at, device=device)
     result = opened.evaluate(documents, split=split, record=record, run=run, run_k=k)
     if result.left_out:
         say(f"{result.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)

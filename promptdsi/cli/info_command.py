@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Json, Quiet, count_documents, print_json, print_table, progress_for, say
+from promptdsi.cli.console import (
+    IndexPath,
+    Json,
+    Quiet,
+    count_documents,
+    open_index,
+    print_json,
+    print_result,
+    print_table,
+    progress_for,
+    say,
+)
 from promptdsi.errors import PromptDSIError
 
 if TYPE_CHECKING:
@@ -16,23 +27,11 @@ if TYPE_CHECKING:
 
 def info(index: IndexPath, json: Json = False) -> None:
     """What an index contains: its method, corpora and sizes, and work that is left to do."""
-    from promptdsi.index.index import Index
-
-    opened = Index.open(index, check=False)
+    opened = open_index(index)
     summary, usage = opened.info(), opened.disk_usage()
-    fields: dict[str, Any] = {
-        "generation": summary.generation,
-        "documents": summary.documents,
-        "deleted": usage.deleted,
-        "method": summary.method,
-        "prompts": summary.prompts,
-        "backbone": summary.backbone,
-        "store": summary.store,
-        "format": summary.format,
-        "bytes": usage.bytes,
-        "leftovers": usage.leftovers,
-        "purge_unfinished": usage.purge_unfinished,
-    }
+    fields = summary._asdict() | usage._asdict()
+    shown_first = ("generation", "documents", "deleted", "method", "prompts", "backbone", "store", "format")
+    fields = {key: fields[key] for key in (*shown_first, "bytes", "leftovers", "purge_unfinished")}
     corpora = [corpus._asdict() for corpus in summary.corpora]
     if json:
         print_json(fields | {"corpora": corpora, "params": summary.params})
@@ -45,9 +44,7 @@ def info(index: IndexPath, json: Json = False) -> None:
 
 def log(index: IndexPath, json: Json = False) -> None:
     """Every generation: what made it, what it added, drift, and its checksum."""
-    from promptdsi.index.index import Index
-
-    opened = Index.open(index, check=False)
+    opened = open_index(index)
     rows = []
     for manifest in opened.log():
         rows.append(_log_row(manifest) | {"sha256": opened.checksum(manifest.number)})
@@ -60,9 +57,7 @@ def log(index: IndexPath, json: Json = False) -> None:
 
 def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
     """Check every file against its checksum and every generation for consistency. Exit code 1 if there are problems."""
-    from promptdsi.index.index import Index
-
-    result = Index.open(index, check=False).verify(progress=progress_for(quiet))
+    result = open_index(index).verify(progress=progress_for(quiet))
     if json:
         print_json(result._asdict())
     for problem in result.problems:
@@ -81,12 +76,8 @@ def export(
     json: Json = False,
 ) -> None:
     """Write rows for FAISS, documents as a BEIR folder, or encoder and rows as a Hugging Face style folder."""
-    from promptdsi.index.index import Index
-
-    files = Index.open(index, device="cpu").export(to, output)
-    if json:
-        print_json({"to": to, "folder": str(output), "files": files})
-    say(f"{output}: {', '.join(files)}", quiet=quiet)
+    files = open_index(index, check=True, device="cpu").export(to, output)
+    print_result({"to": to, "folder": str(output), "files": files}, f"{output}: {', '.join(files)}", quiet=quiet, json=json)
 
 
 def _log_row(manifest: Manifest) -> dict[str, Any]:

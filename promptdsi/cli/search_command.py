@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import textwrap
@@ -10,7 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import At, Device, Engine, IndexPath, Json, Offline, Quiet, Threads, print_json, say, strip_control_chars
+from promptdsi.cli.console import (
+    At,
+    Device,
+    Engine,
+    IndexPath,
+    Json,
+    Offline,
+    Quiet,
+    Threads,
+    open_index,
+    print_json,
+    say,
+    strip_control_chars,
+)
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +48,9 @@ def search(
     json: Json = False,
 ) -> None:
     """Retrieve documents. One line of JSON per query with --json."""
-    from promptdsi.index.index import Index
     from promptdsi.index.results import SearchRequest
 
-    opened = Index.open(index, at=at, engine=engine, device=device, threads=threads)
+    opened = open_index(index, check=True, at=at, engine=engine, device=device, threads=threads)
     for batch in _batches(queries):
         results = opened.search_batch([SearchRequest(query, k, explain) for query in batch])
         if truncated := sum(result.truncated for result in results):
@@ -52,9 +65,7 @@ def search(
 
 def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
     """Print what the index stores of a document."""
-    from promptdsi.index.index import Index
-
-    opened = Index.open(index, at=at, device="cpu")
+    opened = open_index(index, check=True, at=at, device="cpu")
     document, location = opened.get(docid), opened.locate(docid)
     assert location is not None
     if json:
@@ -84,17 +95,12 @@ def _read_stdin() -> Iterator[list[str]]:
         yield list(sys.stdin)
         return
     rest = b""
-    while chunk := raw.read1(1 << 16):
+    for chunk in itertools.chain(iter(lambda: raw.read1(1 << 16), b""), (b"\n",)):
         *lines, rest = (rest + chunk).split(b"\n")
-        yield [_decode(line) for line in lines]
-    yield [_decode(rest)]
-
-
-def _decode(line: bytes) -> str:
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UsageError(f"standard input: the line {line[:50]!a} is not UTF-8") from None
+        try:
+            yield [line.decode("utf-8") for line in lines]
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input: the line {error.object[:50]!a} is not UTF-8") from None
 
 
 def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:

@@ -26,6 +26,7 @@ from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
 ENGINES = ("auto", "onnx", "int8", "torch")
+Stop = Callable[[], bool]
 OnStart = Callable[[results.WorkEstimate], None]
 
 
@@ -65,14 +66,13 @@ class Index:
         stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are stored to measure drift with later, `keep_queries`
         stores the training queries for `search(explain=True)`. `on_start` is called with an estimate before training begins.
         """
-        from promptdsi.index import method_io  # import torch
-        from promptdsi.index import update as training
+        from promptdsi.index import update as training  # imports torch
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
         params = {**(params or {}), **{key: value for key, value in given.items() if value is not None}}
         options = training.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
         options = replace(options, progress=progress, on_start=on_start)
-        report = training.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
+        report = training.create(Store(Path(path).expanduser()), corpus, training.make_method(method, preset, params), options)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -137,9 +137,7 @@ class Index:
 
     def refresh(self) -> bool:
         """Move to the newest generation; true if there was a newer one."""
-        if self.pinned or self.store.current() == self.generation:
-            return False
-        return self._committed(True)
+        return not self.pinned and self.store.current() != self.generation and self._committed(True)
 
     def add(
         self,
@@ -193,9 +191,7 @@ class Index:
             return self.search_batch([results.SearchRequest(queries, k, explain)])[0].hits
         return [result.hits for result in self.search_batch([results.SearchRequest(query, k, explain) for query in queries])]
 
-    def search_batch(
-        self, requests: Sequence[results.SearchRequest], *, stop: Callable[[], bool] = lambda: False
-    ) -> list[results.SearchResult]:
+    def search_batch(self, requests: Sequence[results.SearchRequest], *, stop: Stop = lambda: False) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
         return search.search_batch(self.opened, requests, stop=stop)
 
@@ -229,8 +225,9 @@ class Index:
         """
         result = search.evaluate_split(self.opened, corpus, split, run, run_k)
         if record:
-            ranks = [min(query.ranks) for query in result.query_ranks]
-            self.store.write_record(results.EvalRecord(self.generation, corpus.name, split, ranks))
+            self.store.write_record(
+                results.EvalRecord(self.generation, corpus.name, split, [min(query.ranks) for query in result.query_ranks])
+            )
         return result
 
     def eval_records(self) -> list[results.EvalRecord]:
@@ -298,7 +295,6 @@ def _resolve_engine(engine: str, device: str) -> str:
     """The engine that `auto` stands for: torch where another device than the CPU is named."""
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    needs_torch = device not in ("auto", "cpu")
-    if engine in ("onnx", "int8") and needs_torch:
+    if engine in ("onnx", "int8") and device not in ("auto", "cpu"):
         raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
-    return engine if engine != "auto" else "torch" if needs_torch else "onnx"
+    return engine if engine != "auto" else "onnx" if device in ("auto", "cpu") else "torch"
