@@ -66,13 +66,13 @@ class Index:
         stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are stored to measure drift with later, `keep_queries`
         stores the training queries for `search(explain=True)`. `on_start` is called with an estimate before training begins.
         """
-        from promptdsi.index import update as training  # imports torch
+        from promptdsi.index import method_io, update  # import torch
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
         params = {**(params or {}), **{key: value for key, value in given.items() if value is not None}}
-        options = training.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
+        options = update.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
         options = replace(options, progress=progress, on_start=on_start)
-        report = training.create(Store(Path(path).expanduser()), corpus, training.make_method(method, preset, params), options)
+        report = update.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
         index = cls.open(path, device=device)
         index.report = report
         return index
