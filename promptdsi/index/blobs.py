@@ -113,7 +113,9 @@ class Blobs:
     def check(self, name: str, size: int) -> None:
         """Raise DataError unless the blob has the size and the checksum it should."""
         path = self.path(name)
-        if path.stat().st_size != size or sha256_of(path) != name[:HASH]:
+        with path.open("rb") as file:  # size and checksum of the same file, also while a purge replaces it
+            intact = os.fstat(file.fileno()).st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == name[:HASH]
+        if not intact:
             advice = "restore it from a copy, or see with `promptdsi verify` which generations are intact"
             raise DataError(f"is damaged (sha256 or size differ); {advice}", path=path)
 

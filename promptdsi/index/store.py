@@ -66,7 +66,7 @@ class Store:
         if not match:
             raise DataError("is damaged (no generation with its sha256); restore it from a copy", path=path)
         manifest = self.manifest_path(int(match[1]))
-        if not is_plain(manifest) or sha256_of(manifest) != match[2].decode():
+        if not is_plain(manifest) or hashlib.sha256(manifest.read_bytes()).hexdigest() != match[2].decode():
             if path.read_bytes() != raw:  # a purge came between: it rewrites the generation that was current
                 return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)

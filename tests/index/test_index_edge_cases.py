@@ -181,17 +181,15 @@ def test_a_purge_that_was_cut_off_can_be_repeated(
 def test_a_reader_between_current_and_a_purged_manifest_looks_again(
     place: Path, corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from promptdsi.index import store as store_module
+    original, done = Path.read_bytes, []
 
-    original, done = store_module.sha256_of, []
-
-    def meanwhile(path: Path) -> str:
+    def meanwhile(path: Path) -> bytes:
         if path.name == "000002.json" and not done:
             done.append(True)
             purge(Store(place), [corpora[0].documents[0].docid])
         return original(path)
 
-    monkeypatch.setattr(store_module, "sha256_of", meanwhile)
+    monkeypatch.setattr(Path, "read_bytes", meanwhile)
     assert Store(place).current() == 3 and done
 
 
