@@ -134,8 +134,7 @@ def _systems(path: Path, table: ExperimentFile) -> list[SystemTable]:
     names = [(system.group, system.label) for system in systems]
     if twice := [label for group, label in names if names.count((group, label)) > 1]:
         raise DataError(f"lists a system {twice[0]!r} twice", path=path)
-    known = {system.label for system in systems}
-    if missing := sorted(set(table.labels or ()) - known):
+    if missing := sorted(set(table.labels or ()) - {system.label for system in systems}):
         raise DataError(f"names a system {missing[0]!r} that is not listed", path=path)
     return [system for system in systems if table.labels is None or system.label in table.labels]
 

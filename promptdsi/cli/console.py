@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
-from promptdsi.engine.graph import cores
 from promptdsi.errors import UsageError
 from promptdsi.progress import Progress, shown, silent
 
@@ -150,5 +149,7 @@ def use_threads(threads: int | None) -> None:
     """Set the number of CPU threads of torch; more than cores would only wait for each other."""
     if threads is not None:
         import torch
+
+        from promptdsi.engine.graph import cores
 
         torch.set_num_threads(min(threads, cores()))

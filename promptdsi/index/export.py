@@ -61,7 +61,7 @@ def _hugging_face(generation: Generation, folder: Path) -> None:
     """The encoder as transformers and sentence-transformers load it, with the rows."""
     import torch
 
-    from promptdsi.methods.storage import to_bytes
+    from promptdsi.methods.vector_search import to_bytes
     from promptdsi.model.families import library_config, library_weights
 
     method = generation.method

@@ -25,10 +25,10 @@ from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.methods.storage import DocumentBlock, Learned, assemble, to_bytes
+from promptdsi.methods.vector_search import DocumentBlock, Learned, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
-from promptdsi.training.examples import TrainingPair
+from promptdsi.training.encoding import TrainingPair
 
 CHARACTERS_PER_TOKEN = 4.5
 BACKWARD = 3.2  # a training step costs this many forward passes

@@ -27,12 +27,11 @@ from promptdsi.index.method_io import (
 from promptdsi.index.results import Report, WorkEstimate
 from promptdsi.index.store import WORK, Store, writing
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.storage import to_bytes
+from promptdsi.methods.vector_search import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import receive_corpus, share_corpus
-from promptdsi.training.encoding import encode_once
-from promptdsi.training.examples import TrainingPair
+from promptdsi.training.encoding import TrainingPair, encode_once
 
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
 UNCHANGED = "the index is unchanged"

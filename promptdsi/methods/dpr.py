@@ -33,8 +33,7 @@ from promptdsi.model.path import Ids, Numbers, Tokenizer, by_length
 from promptdsi.model.prompts import make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import join
-from promptdsi.training.encoding import TOKENS_PER_BATCH, device_of, encode_with
-from promptdsi.training.examples import TrainingPair, training_pairs_of
+from promptdsi.training.encoding import TOKENS_PER_BATCH, TrainingPair, device_of, encode_with, training_pairs_of
 from promptdsi.training.stages import autocast
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 

@@ -20,7 +20,6 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, check_options, flatten_params
-from promptdsi.methods.replay import ReplayBuffer
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
@@ -29,7 +28,7 @@ from promptdsi.model.path import unit
 from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.examples import Examples, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
+from promptdsi.training.encoding import Examples, ReplayBuffer, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
 from promptdsi.training.stages import Rates, learn_everything
 from promptdsi.training.training import Plan, TrainingLog
 

@@ -12,9 +12,8 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import Pairs
 from promptdsi.methods.options import RowOptions
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.replay import ReplayBuffer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import query_vectors
+from promptdsi.training.encoding import ReplayBuffer, query_vectors
 from promptdsi.training.stages import RetentionLoss
 
 

@@ -25,7 +25,7 @@ from promptdsi.model.path import PREFIX_SPACES, SELECTIONS, unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import encode_once, lower_states, selection_vectors
-from promptdsi.training.row_norms import fitted_norms
+from promptdsi.training.objectives import fitted_norms
 from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_prompts, learn_rows
 from promptdsi.training.topics import ENGINES, Topics, mine_topics
 from promptdsi.training.training import Plan, TrainingLog
@@ -202,3 +202,12 @@ class PromptDSI(DSIMethod):
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)
+
+
+@dataclass(kw_only=True)
+class RowsOnly(PromptDSI):
+    """PromptDSI without any prompt, the control every prompt strategy has to beat: queries are encoded as before."""
+
+    name: ClassVar[str] = "rows"
+
+    prompts: str = "none"

@@ -1,1 +1,1 @@
-"""Learning: batches, objectives, the one training loop, stand-ins for old queries, topics."""
+"""Learning: examples and their encoding, objectives, the one training loop, topics."""

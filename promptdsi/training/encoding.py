@@ -1,22 +1,120 @@
-"""Encode many texts, each in a batch of similar length: query vectors, selection vectors, document vectors, lower-layer states."""
+"""Texts as training input: pairs of query and document, tokenized examples, stored queries, and vectors by batches of like length."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from promptdsi.corpus.corpus import Corpus, whole_text
+from promptdsi.corpus.generators import unique_queries
+from promptdsi.corpus.generators.spans import Spans
+from promptdsi.errors import PromptDSIError
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
 from promptdsi.model.path import Ids, Tokenizer, by_length, unit
+from promptdsi.model.rows import Rows
 from promptdsi.progress import Progress, silent
+
+FIRST_WORDS = 24  # of a document no span can be taken from
+
+
+class Examples(NamedTuple):
+    """Token ids of each query and the number of the row it should retrieve (n,)."""
+
+    ids: list[Ids]
+    targets: Tensor
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(query) for query in self.ids]
+
+
+class TrainingPair(NamedTuple):
+    """A query text and the document it should retrieve."""
+
+    text: str
+    docid: str
+
+
+def training_pairs_of(corpus: Corpus, *, pseudo: int, seed: int, annotated: bool = True) -> list[TrainingPair]:
+    """The queries a corpus is learned from: annotated train queries and up to `pseudo` pseudo-queries per document.
+
+    Pseudo-queries that came with the corpus are used; documents without any get spans of their own text, and those from which
+    no span can be taken their first words.
+    """
+    pairs = [TrainingPair(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))] if annotated else []
+    given: dict[str, list[str]] = {}
+    for pair in corpus.pairs("train", kinds=("pseudo",)):
+        given.setdefault(pair.docid, []).append(pair.query.text)
+    generator = Spans(per_document=max(1, pseudo), seed=seed)
+    if pseudo:
+        for document in corpus.documents:
+            spans = given.get(document.docid) or unique_queries(next(generator.generate([document])), pseudo)
+            queries = spans or [" ".join(whole_text(document).split()[:FIRST_WORDS])]
+            pairs += [TrainingPair(text, document.docid) for text in queries[:pseudo]]
+    if missing := {document.docid for document in corpus.documents} - {pair.docid for pair in pairs}:
+        raise PromptDSIError(
+            f"{len(missing)} documents of {corpus.name} have no query to learn from, {min(missing)!r} first; `promptdsi queries` makes some"
+        )
+    return pairs
+
+
+def tokenize_pairs(pairs: Sequence[TrainingPair], rows: Rows, tokenizer: Tokenizer, *, max_tokens: int) -> Examples:
+    """Training pairs as token ids and row numbers; the rows of all their documents must be there."""
+    ids = tokenizer.encode([pair.text for pair in pairs], max_tokens=max_tokens).ids
+    return Examples(ids, rows.numbers([pair.docid for pair in pairs]))
+
+
+def mean_by_row(vectors: Tensor, targets: Tensor, first: int, count: int) -> Tensor:
+    """Mean vector of each row's queries (count, D), by one segment sum; targets count from row `first`."""
+    position = (targets - first).to(vectors.device)
+    sums = vectors.new_zeros(count, vectors.shape[1]).index_add_(0, position, vectors)
+    return sums / torch.bincount(position, minlength=count).clamp(min=1)[:, None]
+
+
+@dataclass(frozen=True)
+class ReplayBuffer:
+    """Training pairs in the order they came. Immutable: adding makes a new buffer, so a copy of the method keeps its own."""
+
+    pairs: tuple[TrainingPair, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __bool__(self) -> bool:
+        return True  # an empty buffer is still a buffer: the method stores queries
+
+    def with_pairs(self, pairs: Iterable[TrainingPair]) -> ReplayBuffer:
+        return ReplayBuffer((*self.pairs, *pairs))
+
+    def sample(self, share: float, rng: np.random.Generator) -> list[TrainingPair]:
+        """One query each of a random share of the documents."""
+        queries: dict[str, list[str]] = {}
+        for pair in self.pairs:
+            queries.setdefault(pair.docid, []).append(pair.text)
+        docids = rng.choice(sorted(queries), size=round(share * len(queries)), replace=False)
+        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in docids]
+
+    @property
+    def size_in_bytes(self) -> int:
+        return sum(len(text.encode("utf-8")) for pair in self.pairs for text in pair)
+
+    def to_json(self) -> list[list[str]]:
+        return [list(pair) for pair in self.pairs]
+
+    @classmethod
+    def from_json(cls, pairs: Iterable[Iterable[str]]) -> ReplayBuffer:
+        return cls(tuple(TrainingPair(*pair) for pair in pairs))
+
 
 TOKENS_PER_BATCH = 4096
 

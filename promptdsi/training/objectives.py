@@ -1,4 +1,4 @@
-"""Cross-entropy over rows of which most are frozen.
+"""Cross-entropy over rows of which most are frozen, and the norms that new rows should have.
 
 The softmax runs over all seen rows in pieces, so memory is bounded at millions of rows; no gradient is ever formed for a
 frozen row, and none for the query vectors where those are constants.
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from promptdsi.model.path import unit
 from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
@@ -111,3 +112,35 @@ class _RowCrossEntropy(torch.autograd.Function):
             if learns and to_rows is not None:
                 to_rows[first - first_learning : first - first_learning + len(piece)] = share.T @ vectors
         return to_vectors, to_rows, None, None, None, None
+
+
+NEIGHBORS = 5
+MOST_ROWS = 2048  # rows of D0 the rule is fitted on: three coefficients need no more
+SMALLEST, LARGEST = 0.5, 2.0  # times the mean: bounds a rule that was fitted on few rows
+
+
+@torch.no_grad()
+def fitted_norms(rows: Tensor, new: Tensor, *, default: float) -> Tensor:
+    """The norm that rows (N, D) placed like each new one (n, D) have: (n, 1); `default` where too few rows are left to tell.
+
+    A row of large norm scores high with everything. Training gives rows that lie close to others a smaller norm, because they
+    would otherwise take their neighbors' queries; a new row of mean norm takes more than its share where it lies close. So norms
+    are predicted from how close the neighbors are, by least squares over the rows of D0. No query is needed.
+    """
+    rows = rows[rows.norm(dim=1) > 0]  # purged rows are zero
+    if len(rows) <= 2 * NEIGHBORS:
+        return new.new_full((len(new), 1), default)
+    directions, norms = unit(rows), rows.norm(dim=1)
+    mean = norms.mean()
+    sample = torch.linspace(0, len(rows) - 1, min(MOST_ROWS, len(rows)), device=rows.device).long()
+    similarity = directions[sample] @ directions.T  # (s, N)
+    similarity[torch.arange(len(sample)), sample] = -torch.inf  # a row is not its own neighbor
+    rule = torch.linalg.lstsq(_closeness(similarity).double(), norms[sample].double()[:, None]).solution  # (3, 1)
+    predicted: Tensor = (_closeness(unit(new) @ directions.T).double() @ rule).to(rows)  # (n, 1)
+    return predicted.clamp(SMALLEST * mean, LARGEST * mean)
+
+
+def _closeness(similarity: Tensor) -> Tensor:
+    """The predictors of each row's norm from its cosines (n, N): a constant, the mean of the nearest and the nearest: (n, 3)."""
+    nearest = similarity.topk(NEIGHBORS, 1).values
+    return torch.stack([torch.ones_like(nearest[:, 0]), nearest.mean(1), nearest[:, 0]], 1)

@@ -20,8 +20,7 @@ from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
-from promptdsi.training.encoding import LowerStates, device_of, query_vectors
-from promptdsi.training.examples import Examples
+from promptdsi.training.encoding import Examples, LowerStates, device_of, query_vectors
 from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 

@@ -14,7 +14,7 @@ from promptdsi.errors import UsageError
 from promptdsi.files import sha256_of
 from promptdsi.index.store import Store
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.training.row_norms import fitted_norms
+from promptdsi.training.objectives import fitted_norms
 
 QUERY = "how does a telescope work"
 

@@ -12,7 +12,7 @@ from promptdsi.engine.row_table import RowTable
 from promptdsi.model import rows as rows_module
 from promptdsi.model.rows import Rows
 from promptdsi.training import objectives
-from promptdsi.training.examples import mean_by_row
+from promptdsi.training.encoding import mean_by_row
 from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
 
 
