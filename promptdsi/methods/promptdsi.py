@@ -202,12 +202,3 @@ class PromptDSI(DSIMethod):
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)
-
-
-@dataclass(kw_only=True)
-class RowsOnly(PromptDSI):
-    """PromptDSI without any prompt, the control every prompt strategy has to beat: queries are encoded as before."""
-
-    name: ClassVar[str] = "rows"
-
-    prompts: str = "none"

@@ -1,4 +1,4 @@
-"""Methods that train the whole model on each new corpus: Sequential, DSI++ and the paper's bounds Multi and Joint.
+"""Sequential: the whole model goes on training on each new corpus, and nothing protects the old ones. The paper's lower bound.
 
 method = Sequential().fit(d0).add(d1)
 """
@@ -9,13 +9,10 @@ import copy
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-import numpy as np
-
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
 from promptdsi.methods.options import ROW_INITS, SCHEDULES, ScaledTraining
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import ReplayBuffer, training_pairs_of
 from promptdsi.training.stages import Rates, learn_everything
 from promptdsi.training.training import Plan
 
@@ -66,55 +63,3 @@ class Sequential(DSIMethod):
 
     def trained_parameters(self) -> int:
         return sum(weight.numel() for weight in self.model_.encoder.parameters()) + len(self.model_.rows) * self.model_.rows.width
-
-
-@dataclass(kw_only=True)
-class Multi(Sequential):
-    """One training run on all new corpora together, from D0's weights: `add` is meant to be given D1 … DT as one corpus.
-
-    Given them one by one, it trains on all the new ones again each time. Stores their queries, and nothing of D0.
-    """
-
-    name: ClassVar[str] = "multi"
-    rehearsal_free: ClassVar[bool] = False
-    at_once: ClassVar[bool] = True
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.replay_ = ReplayBuffer()
-
-
-@dataclass(kw_only=True)
-class Joint(Sequential):
-    """Multi that stores the queries of D0, and trains on them too."""
-
-    name: ClassVar[str] = "joint"
-    rehearsal_free: ClassVar[bool] = False
-    at_once: ClassVar[bool] = True
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.replay_ = ReplayBuffer(tuple(self.training_pairs(corpus) if pairs is None else pairs))
-
-
-@dataclass(kw_only=True)
-class DSIPlusPlus(Sequential):
-    """DSI++ as the paper runs it: a few stored pseudo-queries of earlier documents are mixed in, without a sharpness-aware optimizer.
-
-    `replay` is the share of earlier documents replayed at each step, one pseudo-query each: 1/32 follows from the published results.
-    """
-
-    name: ClassVar[str] = "dsi++"
-    rehearsal_free: ClassVar[bool] = False
-    least: ClassVar[dict[str, float]] = Sequential.least | {"replay": 0.0, "pseudo_queries": 1}
-
-    replay: float = 1 / 32
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.store(corpus, ())
-
-    def store(self, corpus: Corpus, pairs: Pairs) -> None:
-        pseudo = training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False)
-        self.replay_ = (self.replay_ or ReplayBuffer()).with_pairs(pseudo)
-
-    def replayed(self) -> Pairs:
-        rng = np.random.default_rng([self.seed, len(self.logs_)])
-        return self.replay_.sample(self.replay, rng) if self.replay_ else ()
