@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.options import ConvexOptions
+from promptdsi.methods.incdsi import ConvexOptions, IncDSI
 
 
 @dataclass(kw_only=True)
