@@ -28,7 +28,7 @@ def test_the_recipes_work(tmp_path: Path) -> None:
         path.write_text(f"{path.read_text('utf-8')}\n\n{code}" if path.exists() else code, "utf-8")
     main = tmp_path / "promptdsi/cli/main.py"
     listed = main.read_text("utf-8").replace('    "demo": demo,\n', '    "demo": demo,\n    "sizes": sizes,\n')
-    main.write_text(listed.replace("import typer\n", "import typer\n\nfrom promptdsi.cli.sizes import sizes\n", 1), "utf-8")
+    main.write_text(listed.replace("import typer\n", "import typer\n\nfrom promptdsi.cli.sizes_command import sizes\n", 1), "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "recipe or corpus-mean or dense-titles", *SUITES]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"PYTHONPATH": str(tmp_path)}
     outcome = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

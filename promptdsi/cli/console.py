@@ -26,7 +26,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no prog
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every random generator accepts
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.", **SEEDS)]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps; `auto` searches on the CPU.")]
+Device = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda or mps. `auto` trains on an accelerator if there is one and searches on the CPU.")
+]
 Engine = Annotated[
     str,
     typer.Option("--engine", help="Query encoder: onnx, int8 (faster, approximate) or torch.", metavar="auto|onnx|int8|torch"),

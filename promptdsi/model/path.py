@@ -2,8 +2,8 @@
 
 Tokens → lower layers → selection → prefix → upper layers → pooling. Training runs it on torch tensors (`model/dsi.py`,
 `model/encoder.py`); the query engine runs the same functions on numpy arrays, with the layers recorded as an ONNX graph
-(`engine/query_encoder.py`, `engine/graph.py`). Two-pass selection is the same path with another selection vector, and no prompts is the
-same path with an empty prefix. Array functions are written against the array API, which numpy and torch share.
+(`engine/query_encoder.py`, `engine/graph.py`). Two-pass selection is the same path with another selection vector;
+without prompts all layers run at once. Array functions are written against the array API, which numpy and torch share.
 
 Letters: B batch, T tokens, D width, L prompted layers, P prefix rows per side.
 """

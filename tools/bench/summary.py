@@ -104,7 +104,7 @@ def readme(folder: Path) -> str:
     lines[-1] += f" {max(naive):.1f} times as many as that plain step with a second pass for the selection. "
     twice = [[row[f"{what}: two passes ÷ one"] for row in read(folder, "passes")["rows"]] for what in ("learning", "search")]
     lines[-1] += (
-        "In our own code two passes take {:.1f} to {:.1f} times as long to learn with and {:.1f} to {:.1f} times to search.".format(
+        "In our code, two-pass selection takes {:.1f} to {:.1f} times as long in training and {:.1f} to {:.1f} times in search.".format(
             *(end for ratios in twice for end in (min(ratios), max(ratios)))
         )
     )
