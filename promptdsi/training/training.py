@@ -190,10 +190,10 @@ def train(
     started = last_save = time.monotonic()
     epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
     with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupt:
+        advance(resumed)
         for number, batch in enumerate(itertools.chain.from_iterable(epochs)):
             log.examples += len(batch)
             if number < resumed:
-                advance(1)
                 continue
             rate = factor(plan.schedule, number, steps_per_epoch, plan.epochs)
             log.losses.append(_update(step, batch, optimizer, groups, rate, number))
