@@ -1,4 +1,4 @@
-"""Full replay (`rehearsal`): rows only, with every old query at hand. An upper bound that uses old data, no method for an index."""
+"""Full replay (`rehearsal`): rows only, with every old query at hand. A reference that uses old data, no method for an index."""
 
 from __future__ import annotations
 
