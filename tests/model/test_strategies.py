@@ -22,28 +22,28 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 @pytest.mark.parametrize("selection", ["single", "two-pass"])
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_a_query_does_not_depend_on_its_batch(name: str, selection: str, pooling: str) -> None:
-    made = tiny.begun(name, selection=selection, pooling=pooling)
+    model = tiny.begun(name, selection=selection, pooling=pooling)
     tokens = tiny.batch(7, 3, 12, 3, 1)
-    together = made(tokens)
-    turned = made(type(tokens)(tokens.ids.flip(0), tokens.mask.flip(0) if tokens.mask is not None else None))
-    torch.testing.assert_close(turned.vectors.flip(0), together.vectors, **CLOSE)
+    batched = model(tokens)
+    turned = model(type(tokens)(tokens.ids.flip(0), tokens.mask.flip(0) if tokens.mask is not None else None))
+    torch.testing.assert_close(turned.vectors.flip(0), batched.vectors, **CLOSE)
     for number in range(5):
-        alone = made(tiny.only(tokens, number))
-        torch.testing.assert_close(alone.vectors[0], together.vectors[number], **CLOSE)
-        if together.selection.ids is not None and alone.selection.ids is not None:
-            assert int(alone.selection.ids[0]) == int(together.selection.ids[number])
+        alone = model(tiny.only(tokens, number))
+        torch.testing.assert_close(alone.vectors[0], batched.vectors[number], **CLOSE)
+        if batched.selection.ids is not None and alone.selection.ids is not None:
+            assert int(alone.selection.ids[0]) == int(batched.selection.ids[number])
 
 
 @pytest.mark.parametrize("name", PROMPTED)
 def test_changing_one_samples_prefix_changes_only_that_sample(name: str) -> None:
-    made = tiny.begun(name, pooling="mean")
+    model = tiny.begun(name, pooling="mean")
     tokens = tiny.batch(5, 5, 5)
-    entering = made.enter(tokens)
-    prefix = made.strategy.select(made.selection_vector(tokens, entering)).prefix
+    entering = model.enter(tokens)
+    prefix = model.strategy.select(model.selection_vector(tokens, entering)).prefix
     assert prefix is not None
     other = prefix.clone()
     other[1] += 1
-    before, after = (made.run_upper(entering, tokens, Selection(given)) for given in (prefix, other))
+    before, after = (model.run_upper(entering, tokens, Selection(given)) for given in (prefix, other))
     changed = (before - after).abs().amax((1, 2)) > 1e-6
     assert changed.tolist() == [False, True, False]
 
@@ -53,30 +53,30 @@ def test_the_prefix_of_each_query_is_that_of_its_own_choice(name: str) -> None:
     """Catches the published defect: key/value and batch axes mixed by a reshape."""
     strategy = tiny.begun(name, options={"prompt_layers": (2, 3)}).strategy
     query = torch.randn(6, tiny.WIDTH)
-    together = strategy.select(query).prefix
-    assert together is not None and together.shape == (6, 2, 2, strategy.prompt_length // 2, tiny.WIDTH)
+    batched = strategy.select(query).prefix
+    assert batched is not None and batched.shape == (6, 2, 2, strategy.prompt_length // 2, tiny.WIDTH)
     for number in range(6):
         alone = strategy.select(query[number : number + 1]).prefix
         assert alone is not None
-        torch.testing.assert_close(alone[0], together[number], **CLOSE)
+        torch.testing.assert_close(alone[0], batched[number], **CLOSE)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_frozen_parts_are_bit_equal_after_steps_with_weight_decay(name: str) -> None:
-    made = tiny.begun(name, corpora=2)
-    made.encoder.freeze()
-    open_names = {n for n, p in made.prompt_pool.named_parameters() if p.requires_grad}
-    before = tiny.snapshot(made)
-    learning = [p for p in made.parameters() if p.requires_grad]
+    model = tiny.begun(name, corpora=2)
+    model.encoder.freeze()
+    open_names = {n for n, p in model.prompt_pool.named_parameters() if p.requires_grad}
+    before = tiny.snapshot(model)
+    learning = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learning, lr=0.1, weight_decay=0.5)
-    made.train()
+    model.train()
     for seed in range(3):
-        encoded = made(tiny.batch(5, 3, 4, seed=seed))
-        loss = cross_entropy(encoded.vectors, made.rows, torch.tensor([5, 6, 5])).mean() + encoded.selection.loss
+        encoded = model(tiny.batch(5, 3, 4, seed=seed))
+        loss = cross_entropy(encoded.vectors, model.rows, torch.tensor([5, 6, 5])).mean() + encoded.selection.loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    after = tiny.snapshot(made)
+    after = tiny.snapshot(model)
     moved = {n for n in before if not torch.equal(before[n], after[n])}
     assert moved <= {f"prompt_pool.{n}" for n in open_names} | {"rows.blocks.2"}
     assert "rows.blocks.2" in moved
@@ -87,40 +87,40 @@ def test_frozen_parts_are_bit_equal_after_steps_with_weight_decay(name: str) -> 
 @pytest.mark.parametrize("name", PROMPTED)
 @pytest.mark.parametrize("selection", ["single", "two-pass"])
 def test_gradients_of_prompts_and_new_rows_match_finite_differences(name: str, selection: str) -> None:
-    made = tiny.begun(name, encoder_changes={"layers": 2}, selection=selection).double()
-    made.encoder.freeze()
-    made.train()
+    model = tiny.begun(name, encoder_changes={"layers": 2}, selection=selection).double()
+    model.encoder.freeze()
+    model.train()
     tokens = tiny.batch(4, 2)
     targets = torch.tensor([5, 6])
 
     def loss() -> Tensor:
-        encoded = made(tokens)
-        scores = encoded.vectors @ torch.cat(list(made.rows.blocks)).T
+        encoded = model(tokens)
+        scores = encoded.vectors @ torch.cat(list(model.rows.blocks)).T
         return nn.functional.cross_entropy(scores, targets) + encoded.selection.loss
 
     loss().backward()
-    for parameter in [made.strategy.prompts[-1], made.rows.blocks[-1]]:
+    for parameter in [model.strategy.prompts[-1], model.rows.blocks[-1]]:
         assert parameter.grad is not None
         flat = parameter.data.view(-1)
         for place in range(0, flat.numel(), max(1, flat.numel() // 12)):
-            kept = flat[place].item()
+            original = flat[place].item()
             values = []
             for move in (1e-6, -1e-6):
-                flat[place] = kept + move
+                flat[place] = original + move
                 values.append(loss().item())
-            flat[place] = kept
+            flat[place] = original
             assert parameter.grad.view(-1)[place].item() == pytest.approx((values[0] - values[1]) / 2e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_state_comes_back_and_the_seed_decides_everything(name: str) -> None:
-    made, again = tiny.begun(name), tiny.begun(name)
-    for key, tensor in made.strategy.state().items():
+    model, again = tiny.begun(name), tiny.begun(name)
+    for key, tensor in model.strategy.state().items():
         assert torch.equal(tensor, again.strategy.state()[key])
-    loaded = make_strategy(name, **made.strategy.get_params()).load_state(made.strategy.state())
+    loaded = make_strategy(name, **model.strategy.get_params()).load_state(model.strategy.state())
     loaded.pool.eval()
     query = torch.randn(5, tiny.WIDTH)
-    first, second = made.strategy.select(query), loaded.select(query)
+    first, second = model.strategy.select(query), loaded.select(query)
     if first.prefix is not None:
         assert second.prefix is not None and torch.equal(first.prefix, second.prefix)
     assert not any(parameter.requires_grad for parameter in loaded.pool.parameters())
@@ -200,8 +200,8 @@ def test_coda_components_start_orthonormal_to_all_earlier_ones() -> None:
         strategy.begin_corpus(queries)
         with torch.no_grad():  # as if trained: earlier vectors are no longer orthonormal themselves
             for blocks in (strategy.prompts, strategy.keys, strategy.pool.attention):
-                whole = torch.cat(list(blocks)).flatten(1)
-                gram = (whole @ whole.T).double()
+                vectors = torch.cat(list(blocks)).flatten(1)
+                gram = (vectors @ vectors.T).double()
                 new = slice(2 * number, 2 * number + 2)
                 torch.testing.assert_close(gram[new, new], torch.eye(2, dtype=torch.float64), atol=1e-5, rtol=0)
                 assert number == 0 or gram[new, : 2 * number].abs().max() < 1e-4
@@ -290,24 +290,24 @@ def test_wrong_names_layers_and_options_are_said() -> None:
 @pytest.mark.parametrize("relative", [0, 8])
 def test_queries_that_look_like_d0_go_without_a_prompt(name: str, relative: int) -> None:
     """Each query of a batch takes one of two paths, exactly: that of the prompt it chose, or the unprompted one."""
-    made = tiny.begun(name, options={"null_prompt": True}, encoder_changes={"relative_buckets": relative} if relative else None)
+    model = tiny.begun(name, options={"null_prompt": True}, encoder_changes={"relative_buckets": relative} if relative else None)
     without = tiny.begun(name, encoder_changes={"relative_buckets": relative} if relative else None)
     tokens = tiny.batch(*(5 + number % 6 for number in range(24)), seed=3)
-    query = made.selection_vector(tokens, made.enter(tokens))
+    query = model.selection_vector(tokens, model.enter(tokens))
     middle = torch.nn.functional.normalize(query, dim=1).mean(0)
     similarity = without.strategy.select(query).similarity
-    assert made.strategy.pool.null is not None and similarity is not None
-    made.strategy.pool.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
-    encoded, prompted, plain = made(tokens), without(tokens), made.unprompted(tokens)
-    gone = torch.nn.functional.cosine_similarity(query, made.strategy.pool.null[None]) > similarity
-    assert 0 < int(gone.sum()) < 24  # both paths are taken
-    torch.testing.assert_close(encoded.vectors[gone], plain[gone])
-    torch.testing.assert_close(encoded.vectors[~gone], prompted.vectors[~gone])
-    assert encoded.selection.ids is not None and bool((encoded.selection.ids[gone] == -1).all())
+    assert model.strategy.pool.null is not None and similarity is not None
+    model.strategy.pool.null = middle - 0.2 * torch.randn(tiny.WIDTH, generator=torch.Generator().manual_seed(2))
+    encoded, prompted, plain = model(tokens), without(tokens), model.unprompted(tokens)
+    unprompted = torch.nn.functional.cosine_similarity(query, model.strategy.pool.null[None]) > similarity
+    assert 0 < int(unprompted.sum()) < 24  # both paths are taken
+    torch.testing.assert_close(encoded.vectors[unprompted], plain[unprompted])
+    torch.testing.assert_close(encoded.vectors[~unprompted], prompted.vectors[~unprompted])
+    assert encoded.selection.ids is not None and bool((encoded.selection.ids[unprompted] == -1).all())
     for number in (0, 7, 23):  # alone as in the batch
-        torch.testing.assert_close(made(tiny.only(tokens, number)).vectors[0], encoded.vectors[number], rtol=1e-4, atol=1e-5)
-    made.train()
-    assert made.strategy.hidden(query, made.strategy.select(query)) is None  # in training every query sees its prompt
+        torch.testing.assert_close(model(tiny.only(tokens, number)).vectors[0], encoded.vectors[number], rtol=1e-4, atol=1e-5)
+    model.train()
+    assert model.strategy.hidden(query, model.strategy.select(query)) is None  # in training every query sees its prompt
 
 
 def test_the_null_key_is_the_mean_direction_of_d0s_queries_and_is_kept() -> None:

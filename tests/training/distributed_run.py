@@ -26,8 +26,8 @@ def main(output: Path, backbone: str) -> None:
     method = PromptDSI.from_params(merge_params(PRESETS["best"], changes, {"device": "cpu"}))
     method.start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method.initial_rows(corpus, "random", norm=1.0))
-    asked = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
-    examples = tokenize_pairs(asked, method.model_.rows, method.tokenizer_, max_tokens=32)
+    pairs = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode
+    examples = tokenize_pairs(pairs, method.model_.rows, method.tokenizer_, max_tokens=32)
     first: dict[str, torch.Tensor] = {}
     check = training._check_finite
 

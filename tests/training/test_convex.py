@@ -27,32 +27,32 @@ class Task(NamedTuple):
     queries: list[Tensor]
 
 
-def made(present: int, coming: int, width: int, *, per_document: int = 3, norm: float = 1.0, seed: int = 0) -> Task:
+def random_task(present: int, coming: int, width: int, *, per_document: int = 3, norm: float = 1.0, seed: int = 0) -> Task:
     """Queries around a common direction, as encoders have one, and rows near their mean queries."""
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(*shape: int) -> Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     def scaled(vectors: Tensor) -> Tensor:
         return norm * torch.nn.functional.normalize(vectors, dim=-1)
 
-    means = scaled(drawn(present + coming, width) + drawn(width))
-    queries = list(scaled(means[present:, None] + 0.3 * norm * drawn(coming, per_document, width) / width**0.5))
-    return Task(scaled(means[:present] + 0.3 * norm * drawn(present, width) / width**0.5), means[:present], queries)
+    means = scaled(normal(present + coming, width) + normal(width))
+    queries = list(scaled(means[present:, None] + 0.3 * norm * normal(coming, per_document, width) / width**0.5))
+    return Task(scaled(means[:present] + 0.3 * norm * normal(present, width) / width**0.5), means[:present], queries)
 
 
-def value(row: Tensor, queries: Tensor, best: Tensor, means: Tensor, own: Tensor, settings: ConvexSettings) -> Tensor:
+def value(row: Tensor, queries: Tensor, best: Tensor, means: Tensor, scores: Tensor, settings: ConvexSettings) -> Tensor:
     """The objective as it is written in the paper."""
-    found = (best + settings.margin_new - queries @ row).clamp(min=0).square().sum()
-    kept = (means @ row - own + settings.margin_old).clamp(min=0).square().sum()
-    return settings.weight * found + (1 - settings.weight) * kept + settings.ridge * row.square().sum()
+    gain = (best + settings.margin_new - queries @ row).clamp(min=0).square().sum()
+    harm = (means @ row - scores + settings.margin_old).clamp(min=0).square().sum()
+    return settings.weight * gain + (1 - settings.weight) * harm + settings.ridge * row.square().sum()
 
 
 def gradient(row: Tensor, *problem: Tensor, settings: ConvexSettings) -> Tensor:
     row = row.clone().requires_grad_()
-    queries, best, means, own = problem
-    return torch.autograd.grad(value(row, queries, best, means, own, settings), row)[0]
+    queries, best, means, scores = problem
+    return torch.autograd.grad(value(row, queries, best, means, scores, settings), row)[0]
 
 
 def problem_of(task: Task, document: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -72,7 +72,7 @@ settings_anywhere = st.builds(
     ridge=st.floats(-10, -3).map(lambda power: 10**power),
 )
 tasks = st.builds(
-    made,
+    random_task,
     st.integers(1, 150),
     st.just(1),
     st.integers(2, 24),
@@ -84,9 +84,9 @@ tasks = st.builds(
 
 @given(tasks, settings_anywhere)
 def test_no_generic_solver_finds_a_better_row(task: Task, settings: ConvexSettings) -> None:
-    found = solved(task, settings)
+    solution = solved(task, settings)
     problem = problem_of(task)
-    assert found.loss == pytest.approx(float(value(found.row, *problem, settings)), rel=1e-9)
+    assert solution.loss == pytest.approx(float(value(solution.row, *problem, settings)), rel=1e-9)
 
     def both(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         row = torch.tensor(numbers, requires_grad=True)
@@ -95,14 +95,14 @@ def test_no_generic_solver_finds_a_better_row(task: Task, settings: ConvexSettin
         return loss.item(), row.grad.numpy()
 
     options = {"maxiter": 60, "ftol": 1e-15, "gtol": 1e-12}
-    for start in (problem[0].mean(0), found.row):  # from afar it may get stuck; from ours it must not get away
+    for start in (problem[0].mean(0), solution.row):  # from afar it may get stuck; from ours it must not get away
         generic = minimize(both, start.numpy(), jac=True, method="L-BFGS-B", options=options)
-        assert found.loss <= generic.fun * (1 + 1e-7)
+        assert solution.loss <= generic.fun * (1 + 1e-7)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_generic_solver_finds_the_same_row(seed: int) -> None:
-    task, settings = made(60, 1, 8, seed=seed), ConvexSettings(weight=0.3, margin_new=1.0, margin_old=0.5, ridge=1e-2)
+    task, settings = random_task(60, 1, 8, seed=seed), ConvexSettings(weight=0.3, margin_new=1.0, margin_old=0.5, ridge=1e-2)
     problem = problem_of(task)
     generic = minimize(
         lambda row: float(value(torch.from_numpy(row), *problem, settings)),
@@ -117,13 +117,13 @@ def test_a_generic_solver_finds_the_same_row(seed: int) -> None:
 @given(tasks, settings_anywhere)
 def test_the_problem_is_flat_at_the_solution_and_no_start_leads_elsewhere(task: Task, settings: ConvexSettings) -> None:
     problem = problem_of(task)
-    found = solved(task, settings)
+    solution = solved(task, settings)
     size = float(task.means.norm(dim=1).max()) * (float(problem[3].abs().max()) + settings.margin_old + settings.margin_new)
-    slope = gradient(found.row, *problem, settings=settings)
-    assert float(slope.norm()) <= 1e-11 * len(task.means) * size and found.gradient <= 1e-11 * len(task.means) * size
+    slope = gradient(solution.row, *problem, settings=settings)
+    assert float(slope.norm()) <= 1e-11 * len(task.means) * size and solution.gradient <= 1e-11 * len(task.means) * size
     far = solved(task, settings, 3 * task.means[-1] - task.rows[0])
-    assert far.loss == pytest.approx(found.loss, rel=1e-7)
-    torch.testing.assert_close(far.row, found.row, atol=1e-4 * float(found.row.norm()), rtol=0)
+    assert far.loss == pytest.approx(solution.loss, rel=1e-7)
+    torch.testing.assert_close(far.row, solution.row, atol=1e-4 * float(solution.row.norm()), rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -132,25 +132,25 @@ def test_the_problem_is_flat_at_the_solution_and_no_start_leads_elsewhere(task: 
 @pytest.mark.parametrize("common", [0.0, 1.0])
 def test_wide_problems_with_large_margins_are_solved_too(settings: ConvexSettings, common: float) -> None:
     """Without a common direction the wishes contradict each other, and more hinges are active than the row has numbers."""
-    task = made(400, 1, 64)
+    task = random_task(400, 1, 64)
     means = torch.nn.functional.normalize(task.means - (1 - common) * task.means.mean(0), dim=1)
     task = task._replace(means=means)
-    found = solved(task, settings)
+    solution = solved(task, settings)
     again = solved(task, settings, task.queries[0][0])
-    torch.testing.assert_close(again.row, found.row, atol=1e-6 * float(found.row.norm()), rtol=0)
-    assert found.steps < 1000
+    torch.testing.assert_close(again.row, solution.row, atol=1e-6 * float(solution.row.norm()), rtol=0)
+    assert solution.steps < 1000
 
 
 def test_copies_of_one_document_do_not_make_the_problem_singular() -> None:
-    task, settings = made(40, 1, 30, norm=10), ConvexSettings(0.5, 8, 8, 1e-10)
+    task, settings = random_task(40, 1, 30, norm=10), ConvexSettings(0.5, 8, 8, 1e-10)
     copied = Task(task.rows.repeat(5, 1), task.means.repeat(5, 1), task.queries)
-    found = solved(copied, settings)
-    assert found.loss == pytest.approx(solved(copied, settings, task.means[0]).loss, rel=1e-9)
-    assert found.gradient < 1e-9 and found.steps < 200
+    solution = solved(copied, settings)
+    assert solution.loss == pytest.approx(solved(copied, settings, task.means[0]).loss, rel=1e-9)
+    assert solution.gradient < 1e-9 and solution.steps < 200
 
 
 def test_the_order_of_the_old_documents_does_not_matter() -> None:
-    task = made(300, 1, 16)
+    task = random_task(300, 1, 16)
     order = torch.randperm(300, generator=torch.Generator().manual_seed(1))
     shuffled = task._replace(rows=task.rows[order], means=task.means[order])
     torch.testing.assert_close(solved(shuffled, USUAL).row, solved(task, USUAL).row, atol=1e-10, rtol=1e-10)
@@ -159,17 +159,17 @@ def test_the_order_of_the_old_documents_does_not_matter() -> None:
 def test_when_no_hinge_is_active_only_the_ridge_speaks() -> None:
     queries, means = torch.eye(3)[:1], torch.eye(3)[1:]
     # Nothing to beat (−2 + 1 < 0) and old documents far ahead of any small row: zero is best.
-    found = solve_row(queries, torch.tensor([-2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 1e-3), torch.ones(3))
-    assert found.row.tolist() == pytest.approx([0, 0, 0], abs=1e-12) and found.loss == pytest.approx(0, abs=1e-20)
+    solution = solve_row(queries, torch.tensor([-2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 1e-3), torch.ones(3))
+    assert solution.row.tolist() == pytest.approx([0, 0, 0], abs=1e-12) and solution.loss == pytest.approx(0, abs=1e-20)
     # One query, no conflict: λ(a + m1 − x)² + μx² is least at x = λ(a + m1) / (λ + μ) = 0.5 · 3 / 0.75 = 2.
-    found = solve_row(queries, torch.tensor([2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 0.25), torch.ones(3))
-    assert found.row.tolist() == pytest.approx([2, 0, 0], abs=1e-6) and found.row.dtype == torch.float32
-    assert found.loss == pytest.approx(0.5 * 1 + 0.25 * 4)
+    solution = solve_row(queries, torch.tensor([2.0]), means, torch.tensor([5.0, 5.0]), ConvexSettings(0.5, 1, 1, 0.25), torch.ones(3))
+    assert solution.row.tolist() == pytest.approx([2, 0, 0], abs=1e-6) and solution.row.dtype == torch.float32
+    assert solution.loss == pytest.approx(0.5 * 1 + 0.25 * 4)
 
 
 def test_many_hinges_and_few_make_the_same_newton_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round takes in all or a few; the end is the same."""
-    task, settings = made(200, 1, 12), ConvexSettings(0.5, 2, 2, 1e-6)
+    task, settings = random_task(200, 1, 12), ConvexSettings(0.5, 2, 2, 1e-6)
     few = solved(task, settings)
     monkeypatch.setattr(convex, "FIRST", 1000)
     torch.testing.assert_close(solved(task, settings).row, few.row, atol=1e-9, rtol=1e-9)
@@ -180,38 +180,38 @@ def from_scratch(task: Task, settings: ConvexSettings, deleted: Tensor | None = 
     live = torch.ones(len(task.rows), dtype=torch.bool) if deleted is None else ~deleted
     rows, means = task.rows[live], task.means[live]
     for queries in task.queries:
-        found = solve_row(queries, (queries @ rows.T).amax(1), means, (rows * means).sum(1), settings, queries[0])
-        rows, means = torch.cat([rows, found.row[None]]), torch.cat([means, queries.mean(0)[None]])
+        solution = solve_row(queries, (queries @ rows.T).amax(1), means, (rows * means).sum(1), settings, queries[0])
+        rows, means = torch.cat([rows, solution.row[None]]), torch.cat([means, queries.mean(0)[None]])
     return rows[int(live.sum()) :]
 
 
 def test_adding_a_corpus_equals_adding_its_documents_one_by_one_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convex, "SCORES_AT_ONCE", 700)  # several slices of queries
-    task = made(150, 12, 16)
+    task = random_task(150, 12, 16)
     task.queries[3] = task.queries[2] + 0.01  # two new documents in each other's way
     expected = from_scratch(task, USUAL)
-    together = RowSolver(task.rows, task.means, USUAL)
-    torch.testing.assert_close(together.add_all(task.queries), expected, atol=1e-9, rtol=1e-9)
+    solver = RowSolver(task.rows, task.means, USUAL)
+    torch.testing.assert_close(solver.add_all(task.queries), expected, atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(RowSolver(task.rows, task.means, USUAL).add_all(task.queries, expected), expected, atol=1e-9, rtol=1e-9)
     single = RowSolver(task.rows, task.means, USUAL)
     one_by_one = torch.stack([single.add_all([queries])[0] for queries in task.queries])
     torch.testing.assert_close(one_by_one, expected, atol=1e-9, rtol=1e-9)
-    assert len(single) == len(together) == 162
+    assert len(single) == len(solver) == 162
 
 
 def test_a_second_corpus_sees_the_first_and_leaves_it_alone() -> None:
-    task = made(80, 10, 12)
+    task = random_task(80, 10, 12)
     solver = RowSolver(task.rows, task.means, USUAL)
     first = solver.add_all(task.queries[:6])
     second = solver.add_all(task.queries[6:])
     torch.testing.assert_close(torch.cat([first, second]), from_scratch(task, USUAL), atol=1e-9, rtol=1e-9)
-    kept = first.clone()
+    copy = first.clone()
     solver.again()
-    assert torch.equal(first, kept) and torch.equal(solver._rows[:80], task.rows) and torch.equal(solver._rows[80:86], first)
+    assert torch.equal(first, copy) and torch.equal(solver._rows[:80], task.rows) and torch.equal(solver._rows[80:86], first)
 
 
 def test_deleted_documents_take_no_part() -> None:
-    task = made(90, 5, 10)
+    task = random_task(90, 5, 10)
     deleted = torch.zeros(90, dtype=torch.bool)
     deleted[::3] = True
     rows = RowSolver(task.rows, task.means, USUAL, deleted=deleted).add_all(task.queries)
@@ -222,7 +222,7 @@ def test_deleted_documents_take_no_part() -> None:
 
 
 def test_a_pass_again_improves_each_document_in_its_turn_and_moves_only_the_newest() -> None:
-    task = made(100, 8, 12, per_document=2)
+    task = random_task(100, 8, 12, per_document=2)
     task.queries[1] = task.queries[0] + 0.02
     solver = RowSolver(task.rows, task.means, USUAL)
     everything = torch.cat([task.rows, solver.add_all(task.queries)])
@@ -233,11 +233,11 @@ def test_a_pass_again_improves_each_document_in_its_turn_and_moves_only_the_newe
         pairs = []
         for place, queries in enumerate(task.queries, 100):
             others = torch.arange(len(rows)) != place
-            own = (rows[others] * means[others]).sum(1)
-            problem = (queries, (queries @ rows[others].T).amax(1), means[others], own)
-            found = solve_row(*problem, USUAL, queries[0])
-            pairs.append((float(value(rows[place], *problem, USUAL)), found.loss))
-            rows[place] = found.row
+            scores = (rows[others] * means[others]).sum(1)
+            problem = (queries, (queries @ rows[others].T).amax(1), means[others], scores)
+            solution = solve_row(*problem, USUAL, queries[0])
+            pairs.append((float(value(rows[place], *problem, USUAL)), solution.loss))
+            rows[place] = solution.row
         return pairs
 
     before = everything.clone()
@@ -248,7 +248,7 @@ def test_a_pass_again_improves_each_document_in_its_turn_and_moves_only_the_newe
 
 
 def test_passes_come_to_rest_unless_two_documents_want_the_same_queries() -> None:
-    task = made(100, 8, 12, per_document=2)
+    task = random_task(100, 8, 12, per_document=2)
     solver = RowSolver(task.rows, task.means, USUAL)
     solver.add_all(task.queries)
     for _ in range(6):
@@ -284,7 +284,7 @@ def test_settings_that_make_no_convex_problem_are_refused(settings: ConvexSettin
     for call in (
         check_settings,
         lambda given: RowSolver(torch.eye(2), torch.eye(2), given),
-        lambda given: solved(made(3, 1, 2), given),
+        lambda given: solved(random_task(3, 1, 2), given),
     ):
         with pytest.raises(ValueError, match=problem):
             call(settings)

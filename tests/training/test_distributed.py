@@ -31,18 +31,18 @@ def test_two_processes_give_the_same_gradients_losses_and_rows_as_one(tmp_path: 
     assert outcome.returncode == 0, outcome.stderr[-3000:]
     monkeypatch.setattr(training, "_check_finite", training._check_finite)  # the run watches it: put back afterwards
     distributed_run.main(tmp_path, str(backbone))
-    one, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("1-0", "2-0", "2-1"))
-    assert len(one["losses"]) == 20
-    torch.testing.assert_close(first["losses"], one["losses"], rtol=1e-4, atol=0)
-    torch.testing.assert_close(second["losses"], one["losses"], rtol=1e-4, atol=0)
-    torch.testing.assert_close(torch.cat([first["rows"], second["rows"]]), one["rows"], atol=1e-5, rtol=0)
-    gradients = [name for name in one if name.startswith("encoder.")]
+    single, first, second = (load_file(tmp_path / f"{name}.safetensors") for name in ("1-0", "2-0", "2-1"))
+    assert len(single["losses"]) == 20
+    torch.testing.assert_close(first["losses"], single["losses"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(second["losses"], single["losses"], rtol=1e-4, atol=0)
+    torch.testing.assert_close(torch.cat([first["rows"], second["rows"]]), single["rows"], atol=1e-5, rtol=0)
+    gradients = [name for name in single if name.startswith("encoder.")]
     assert len(gradients) > 30
     for name in gradients:
-        torch.testing.assert_close(first[name], one[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(first[name], single[name], atol=1e-5, rtol=0)
         assert torch.equal(first[name], second[name])
-    assert max(float(one[name].abs().max()) for name in gradients) > 1e-3  # there was something to compare
-    torch.testing.assert_close(first["learned_rows"], one["learned_rows"], atol=1e-4, rtol=1e-3)
+    assert max(float(single[name].abs().max()) for name in gradients) > 1e-3  # there was something to compare
+    torch.testing.assert_close(first["learned_rows"], single["learned_rows"], atol=1e-4, rtol=1e-3)
 
 
 def test_torchrun_create_commits_once_and_only_the_first_process_reads(tmp_path: Path) -> None:
@@ -65,6 +65,6 @@ def test_torchrun_create_commits_once_and_only_the_first_process_reads(tmp_path:
         assert outcome.returncode == 0, outcome.stderr[-3000:]
     two = Index.open(tmp_path / "two", device="cpu")
     assert two.generation == 2 and two.verify().problems == [] and outcome.stderr.count("generation 2: added d1") == 1
-    one = small.create(tmp_path / "one", corpora[0], backbone, dropout=0.0, fit_epochs=2)
-    for ours, theirs in zip(two.opened.method.model_.rows.blocks[0], one.opened.method.model_.rows.blocks[0], strict=True):
+    single = small.create(tmp_path / "one", corpora[0], backbone, dropout=0.0, fit_epochs=2)
+    for ours, theirs in zip(two.opened.method.model_.rows.blocks[0], single.opened.method.model_.rows.blocks[0], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)

@@ -25,8 +25,8 @@ def directions(count: int, seed: int, width: int = 12) -> torch.Tensor:
 def closeness(new: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean cosine of the nearest rows, and the nearest one's, a row's own left out; written independently."""
     mean, first = [], []
-    for one in new:
-        cosines = sorted((float(one @ other) for other in rows if not torch.equal(one, other)), reverse=True)[:NEIGHBORS]
+    for row in new:
+        cosines = sorted((float(row @ other) for other in rows if not torch.equal(row, other)), reverse=True)[:NEIGHBORS]
         mean.append(sum(cosines) / len(cosines))
         first.append(cosines[0])
     return torch.tensor(mean), torch.tensor(first)
@@ -53,8 +53,8 @@ def test_purged_rows_take_no_part() -> None:
 def test_a_rule_of_few_rows_cannot_run_away() -> None:
     generator = torch.Generator().manual_seed(3)
     wild = directions(11, 0) * (0.01 + 100 * torch.rand(11, 1, generator=generator))
-    found, mean = fitted_norms(wild, directions(200, 1), default=9.0), wild.norm(dim=1).mean()
-    assert bool((found >= 0.999 * SMALLEST * mean).all()) and bool((found <= 1.001 * LARGEST * mean).all())
+    norms, mean = fitted_norms(wild, directions(200, 1), default=9.0), wild.norm(dim=1).mean()
+    assert bool((norms >= 0.999 * SMALLEST * mean).all()) and bool((norms <= 1.001 * LARGEST * mean).all())
     for few in (wild[: 2 * NEIGHBORS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
         assert torch.equal(fitted_norms(few, directions(3, 1), default=1.1), torch.full((3, 1), 1.1))
 
@@ -95,5 +95,5 @@ def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: 
     documents = method.document_vectors(corpora[1])
     rows = method.model_.rows.blocks[0].detach()
     method.add(corpora[1])
-    wanted = fitted_norms(rows, documents, default=method.row_norm_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
-    assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * wanted, rtol=1e-4)
+    norm = fitted_norms(rows, documents, default=method.row_norm_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * norm, rtol=1e-4)

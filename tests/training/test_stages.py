@@ -58,8 +58,8 @@ def test_a_step_with_prompts(name: str, scope: str, monkeypatch: pytest.MonkeyPa
     model.encoder.freeze()
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
-    kept = lower_states(model, data.ids, TOKENIZER)
-    learn_prompts(model, data, kept, TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(4.5, scope))
+    states = lower_states(model, data.ids, TOKENIZER)
+    learn_prompts(model, data, states, TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(4.5, scope))
     model.train()
     encoded = model(TOKENIZER.pad(data.ids))
     expected = plain(encoded.vectors, model, data.targets, 4.5, 5 if scope == "new_only" else 0) + encoded.selection.loss
@@ -144,10 +144,10 @@ def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() -> None:
-    model, known = tiny.model("none"), EncodingCache()
+    model, cache = tiny.model("none"), EncodingCache()
     ids = TOKENIZER.encode(TEXTS, max_tokens=16).ids
     plain = query_vectors(model, ids, TOKENIZER)
-    with use_cache(known):
+    with use_cache(cache):
         first = query_vectors(model, ids, TOKENIZER)
         model.encoder.word.weight.data.zero_()  # nobody looks at it again
         started = uncached_seconds()
@@ -158,25 +158,25 @@ def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() ->
             anew = query_vectors(model, ids, TOKENIZER)
     assert torch.equal(plain, first) and torch.equal(first, again)
     assert not torch.equal(other, plain[:2]) and not torch.equal(anew, plain)
-    took = next(iter(known.vectors.values()))[1]
-    assert known.seconds_saved == took <= counted
+    took = next(iter(cache.vectors.values()))[1]
+    assert cache.seconds_saved == took <= counted
 
 
 @pytest.mark.parametrize("selection", ["single", "two-pass"])
 def test_kept_states_and_vectors_are_those_of_a_fresh_run(selection: str) -> None:
     model = tiny.begun("topic", selection=selection)
     data = examples(5, 6, 5, 6, 5)
-    kept = lower_states(model, data.ids, TOKENIZER)
+    states = lower_states(model, data.ids, TOKENIZER)
     tokens = TOKENIZER.pad(data.ids)
-    kept_run = model(tokens, entering=kept.batch(range(5), tokens), query=kept.query)
+    stored_run = model(tokens, entering=states.batch(range(5), tokens), query=states.query)
     fresh = model(tokens)
-    torch.testing.assert_close(kept_run.vectors, fresh.vectors, **CLOSE)
-    assert torch.equal(kept_run.selection.ids, fresh.selection.ids)
+    torch.testing.assert_close(stored_run.vectors, fresh.vectors, **CLOSE)
+    assert torch.equal(stored_run.selection.ids, fresh.selection.ids)
     if selection == "two-pass":
-        torch.testing.assert_close(kept.query, model.unprompted(tokens), **CLOSE)
+        torch.testing.assert_close(states.query, model.unprompted(tokens), **CLOSE)
     else:
         first = model.enter(tokens)[0, : len(data.ids[0])]
-        torch.testing.assert_close(kept.query[0], first.mean(0), **CLOSE)
+        torch.testing.assert_close(states.query[0], first.mean(0), **CLOSE)
 
 
 MIXED_PRECISION = """
@@ -210,8 +210,8 @@ def test_prompts_and_keys_start_uniform_and_every_draw_is_its_own() -> None:
         strategy.begin_corpus(torch.randn(3, 64))
     for tensor in (*strategy.prompts, *strategy.keys):
         assert -1 <= tensor.min().item() < -0.8 and 0.8 < tensor.max().item() <= 1
-    drawn = [tensor.flatten()[0].item() for tensor in (*strategy.prompts, *strategy.keys)]
-    assert len(set(drawn)) == len(drawn)
+    values = [tensor.flatten()[0].item() for tensor in (*strategy.prompts, *strategy.keys)]
+    assert len(set(values)) == len(values)
     small = tiny.begun("l2p", options={"prompt_init": "small", "prompt_length": 20}).strategy
     assert 0.01 < small.prompts[0].std().item() < 0.03
 

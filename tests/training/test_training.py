@@ -52,15 +52,15 @@ def test_same_seed_same_bits_other_seed_other_bits() -> None:
 
 @pytest.mark.parametrize("stop", [1, 4, 5, 6, 14])
 def test_interrupted_and_run_again_it_ends_exactly_where_it_would_have(stop: int, tmp_path: Path) -> None:
-    whole = Toy()
-    losses = whole.run().losses
+    uninterrupted = Toy()
+    losses = uninterrupted.run().losses
     broken = Toy(interrupt_at=stop)
     with pytest.raises(KeyboardInterrupt):
         broken.run(tmp_path / "checkpoint")
     resumed = Toy()
     log = resumed.run(tmp_path / "checkpoint")
     assert resumed.steps == len(losses) - stop
-    assert log.losses == losses and torch.equal(resumed.weight, whole.weight)
+    assert log.losses == losses and torch.equal(resumed.weight, uninterrupted.weight)
     assert not (tmp_path / "checkpoint").exists()  # done: nothing is left behind
 
 
@@ -81,11 +81,11 @@ def test_without_checkpoint_ctrl_c_ends_behind_the_step() -> None:
 
 
 def test_it_trains_in_a_thread_too() -> None:
-    found: list[TrainingLog] = []
-    thread = threading.Thread(target=lambda: found.append(Toy().run()))
+    logs: list[TrainingLog] = []
+    thread = threading.Thread(target=lambda: logs.append(Toy().run()))
     thread.start()
     thread.join()
-    assert len(found[0].losses) == 15
+    assert len(logs[0].losses) == 15
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_nan_stops_and_names_step_and_tensor(poison: str, says: str) -> None:
 
 
 def test_decay_touches_only_the_groups_that_ask_for_it() -> None:
-    decayed, kept, grown = (nn.Parameter(torch.ones(2)) for _ in range(3))
-    groups = [Group({"decayed": decayed}, 0.1, 0.5), Group({"kept": kept}, 0.1), Group({}, 0.1)]
-    train(lambda batch: (0 * decayed).sum() + (0 * kept).sum(), groups, LENGTHS, Plan(1, 8))
-    assert (decayed < 1).all() and torch.equal(kept, torch.ones(2)) and torch.equal(grown, torch.ones(2))
+    decayed, undecayed, grown = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    groups = [Group({"decayed": decayed}, 0.1, 0.5), Group({"kept": undecayed}, 0.1), Group({}, 0.1)]
+    train(lambda batch: (0 * decayed).sum() + (0 * undecayed).sum(), groups, LENGTHS, Plan(1, 8))
+    assert (decayed < 1).all() and torch.equal(undecayed, torch.ones(2)) and torch.equal(grown, torch.ones(2))
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=300), st.integers(1, 40), st.integers(0, 3), st.integers(0, 3))
@@ -129,7 +129,7 @@ def test_every_example_comes_once_an_epoch(lengths: list[int], size: int, seed: 
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert len(batches) == -(-len(lengths) // size)
     again = bucketed(lengths, size, seed=seed, epoch=epoch)
-    assert all(np.array_equal(one, other) for one, other in zip(batches, again, strict=True))
+    assert all(np.array_equal(batch, repeated) for batch, repeated in zip(batches, again, strict=True))
     encoding = by_length(lengths, 64 * size)
     assert sorted(np.concatenate(encoding).tolist()) == list(range(len(lengths)))
     assert all(len(batch) * max(lengths[number] for number in batch) <= 64 * size for batch in encoding)
