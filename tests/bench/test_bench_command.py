@@ -69,7 +69,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     assert wrong.returncode == 2 and "no system 'Magic'; there are BM25" in wrong.stderr
     wrong = run("bench", "run", files[1], *common, "--setting", "moon")
     assert wrong.returncode == 2 and "no setting 'moon'; there are demo" in wrong.stderr
-    here = run("bench", "run", files[1], *common, "--setting", "demo", "--only", "BM25", "--fresh", "--json")
-    assert json.loads(here.stdout)["runs"] == 1, here.stderr
+    demo_run = run("bench", "run", files[1], *common, "--setting", "demo", "--only", "BM25", "--fresh", "--json")
+    assert json.loads(demo_run.stdout)["runs"] == 1, demo_run.stderr
     neither = run("bench", "run", str(ROOT / "choose.toml"), files[1], *common, "--setting", "few", "--only", "BM25")
     assert neither.returncode == 2 and "BM25 do not run in few" in neither.stderr

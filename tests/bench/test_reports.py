@@ -216,9 +216,9 @@ def test_curves_leave_out_what_learns_at_once(fakes: tuple[dict[str, Experiment]
 
 def test_passes_are_compared_at_the_seeds_both_have(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
     experiments, store = fakes
-    one, two = ([run for run in experiments["passes"].runs if run.label == label] for label in ("L2P", "L2P, two passes"))
-    assert len(one) > len(two) == 1 and one[0].seed == two[0].seed
-    ends = [matrix_of(record, "test").average("Hits@10")[0] for run in (one[0], two[0]) if (record := store.run(run))]
+    one_pass, two_passes = ([run for run in experiments["passes"].runs if run.label == label] for label in ("L2P", "L2P, two passes"))
+    assert len(one_pass) > len(two_passes) == 1 and one_pass[0].seed == two_passes[0].seed
+    ends = [matrix_of(record, "test").average("Hits@10")[0] for run in (one_pass[0], two_passes[0]) if (record := store.run(run))]
     shown = table_of(written(fakes, "passes"), "MiniLM: differences")
     assert bare(shown["A_T H@10"][0]) == pytest.approx(100 * (ends[0] - ends[1]), abs=0.051)
 
@@ -231,8 +231,8 @@ def test_the_other_reports_count_right(fakes: tuple[dict[str, Experiment], RunSt
     used = written(fakes, "utilisation")
     assert "Prompts are not selected one by one: CODA." in used
     assert "word110, word111" in written(fakes, "topics") and "who \\| asks?" in written(fakes, "topics")
-    kept = written(fakes, "memory")
-    assert table_of(kept, "MiniLM: stored beside")["L2P"] == ["315.0 KiB", "322,560", "1,064.6", "346 k"]
+    memory = written(fakes, "memory")
+    assert table_of(memory, "MiniLM: stored beside")["L2P"] == ["315.0 KiB", "322,560", "1,064.6", "346 k"]
     assert [round(entry.bytes / 2**10, 1) for entry in our_module("reports.memory").SUMS[:1]] == [315.0]
     assert [round(entry.bytes / 2**20, 3) for entry in our_module("reports.memory").SUMS[1:4]] == [11.874, 318.214, 877.219]
     changed = table_of(written(fakes, "ablations"), "MiniLM: one thing changed")
@@ -337,8 +337,8 @@ def test_hours_of_what_is_missing(fakes: tuple[dict[str, Experiment], RunStore],
     assert rows["MiniLM: L2P"] == ("MiniLM: L2P", 2, 1, 121.0, "measured")
     assert rows["MiniLM: L2P, two passes"].source == "like promptdsi l2p here, scaled"
     assert rows["MiniLM: Sequential"].source == "guess" and rows["MiniLM: Sequential"].seconds > 0
-    known = next(run for run in experiments["main"].runs if run.label == "L2P" and run.seed == 0)  # ten epochs, 121 s
-    longer = Run(known.d0, known.method, known.params | {"add.epochs": 60}, 0)
+    reference = next(run for run in experiments["main"].runs if run.label == "L2P" and run.seed == 0)  # ten epochs, 121 s
+    longer = Run(reference.d0, reference.method, reference.params | {"add.epochs": 60}, 0)
     assert Timing(fewer).guess(longer) == (pytest.approx(6 * 121), "like promptdsi l2p here, scaled")
     other = Run(D0({"source": "made", "limit": 600}, {}), "dsi++", {}, 0)
     assert Timing(fewer).guess(other).source == "like dsi++ elsewhere, scaled"

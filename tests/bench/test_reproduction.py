@@ -48,8 +48,8 @@ def test_what_a_scale_does_not_plan_is_not_waited_for() -> None:
 
 
 def test_printed_figures_that_are_truncated_are_named() -> None:
-    whole = verdicts.arithmetic("sums", [("x", 7.675, "7.7")])
-    assert (whole.verdict, whole.evidence) == ("arithmetic verified", "1 of 1 printed figures follow by rounding")
+    sums = verdicts.arithmetic("sums", [("x", 7.675, "7.7")])
+    assert (sums.verdict, sums.evidence) == ("arithmetic verified", "1 of 1 printed figures follow by rounding")
     part = verdicts.arithmetic("sums", [("x", 7.675, "7.7"), ("y", 7.664, "7.6"), ("z", 877.2, "977")])
     assert part.verdict == "arithmetic verified in part"
     assert "not y: 7.66, printed 7.6 (truncated); not z: 877.20, printed 977" in part.evidence
@@ -102,19 +102,19 @@ def test_the_page_is_made_from_records_alone(tmp_path: Path) -> None:
     for name in {item.experiment for item in build.ITEMS if isinstance(item, build.Item)}:
         for run in read_experiment(EXPERIMENTS / f"{name}.toml", "squadx").runs:
             store.write(made_up_run(run))
-    whole = build.page(store)
-    assert whole == build.page(store) and whole != nothing
-    assert "| ordering does not hold |" in whole and "36 of 36 runs" in whole  # ranks made up at random keep no order
-    assert "877.20, printed 977" in nothing and str(tmp_path) not in whole
+    page = build.page(store)
+    assert page == build.page(store) and page != nothing
+    assert "| ordering does not hold |" in page and "36 of 36 runs" in page  # ranks made up at random keep no order
+    assert "877.20, printed 977" in nothing and str(tmp_path) not in page
 
 
 def test_every_committed_run_belongs_to_an_experiment() -> None:
     """A run of settings that were given up must not look like a result."""
     store = RunStore(ROOT / "docs" / "results")
     experiments = [read_experiment(path, "squadx", store) for path in sorted(EXPERIMENTS.glob("*.toml"))]
-    known = {run.file for experiment in experiments for point in experiment.points for run in point.runs}
-    known |= {setting.d0.file for experiment in experiments for setting in experiment.settings}
-    assert not {path.stem for path in (store.folder / "runs").glob("*.json")} - known
+    files = {run.file for experiment in experiments for point in experiment.points for run in point.runs}
+    files |= {setting.d0.file for experiment in experiments for setting in experiment.settings}
+    assert not {path.stem for path in (store.folder / "runs").glob("*.json")} - files
 
 
 def figures_of(text: str) -> tuple[str, list[float]]:

@@ -115,9 +115,9 @@ def test_a_record_holds_the_ranks_a_user_would_see(folder: Path, store: RunStore
 
 def test_runs_that_share_vectors_are_the_same_as_runs_made_alone(folder: Path, store: RunStore, tmp_path: Path) -> None:
     runs = read_experiment(folder / "both.toml", "small").runs
-    together = Runner(store, offline=True)
-    together.run(runs)
-    assert together._cache[1].seconds_saved > 0
+    runner = Runner(store, offline=True)
+    runner.run(runs)
+    assert runner._cache[1].seconds_saved > 0
     for number, run in enumerate(runs):
         alone = RunStore(tmp_path / f"alone-{number}")
         Runner(alone, offline=True).run([run])
@@ -217,11 +217,11 @@ def test_what_was_chosen_is_what_is_evaluated_on_the_test_split(folder: Path, st
     Runner(store, offline=True).run(choose.runs)
     write_report(choose, store)
     path = store.folder / "small/choose.json"
-    whole = path.read_text()
+    content = path.read_text()
     path.write_text(json.dumps({"chosen": {"best": 0.9}}))
     with pytest.raises(DataError, match="'S\\+\\+' has no chosen parameter yet"):  # else all its values would be tested
         read_experiment(folder / "frontier.toml", "small", store)
-    path.write_text(whole)
+    path.write_text(content)
     frontier = read_experiment(folder / "frontier.toml", "small", store)
     chosen = store.choices("small", "choose")
     assert {point.system.label: point.value for point in frontier.points} == {"IncDSI": None, **chosen}

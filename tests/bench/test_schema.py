@@ -150,12 +150,12 @@ def test_a_damaged_checkpoint_is_named(folder: Path, store: RunStore) -> None:
     d0 = read_experiment(folder / "both.toml", "small").settings[0].d0
     Runner(store, offline=True).d0(d0)
     weights = store.work / d0.file / "encoder.safetensors"
-    whole = weights.read_bytes()
-    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[: len(whole) // 2]):
+    content = weights.read_bytes()
+    for damaged in (content[:-1] + bytes([content[-1] ^ 1]), content[: len(content) // 2]):
         weights.write_bytes(damaged)
         with pytest.raises(DataError, match=rf"{d0.file}: is not the D0 its record describes; delete the folder"):
             Runner(store, offline=True).d0(d0)
-    weights.write_bytes(whole)
+    weights.write_bytes(content)
     (store.work / d0.file / "record.json").write_text("{}")
     with pytest.raises(DataError, match=r"record\.json: has no .*; delete .*, and D0 is learned again"):
         Runner(store, offline=True).d0(d0)

@@ -16,14 +16,14 @@ numbers = st.lists(st.lists(st.none() | st.integers(-3, 3).map(float), min_size=
 @given(numbers, st.lists(st.booleans(), min_size=6, max_size=6))
 def test_the_best_is_bold_and_the_second_underlined(given_numbers: list[list[float | None]], ranked: list[bool]) -> None:
     rows = [
-        TableRow(tuple(TableEntry("–" if n is None else f"{n:.0f}", n) for n in own), ranked=ranks)
-        for own, ranks in zip(given_numbers, ranked, strict=False)
+        TableRow(tuple(TableEntry("–" if n is None else f"{n:.0f}", n) for n in figures), ranked=ranks)
+        for figures, ranks in zip(given_numbers, ranked, strict=False)
     ]
     table = Table("t", [Column("a", best="up"), Column("b", best="down")], rows)
     shown = [[entry.strip() for entry in line.split("|")[1:-1]] for line in table.markdown().splitlines()[2:]]
     for column, sign in ((0, 1), (1, -1)):
-        known = [sign * n for each in rows if each.ranked and (n := each.entries[column].number) is not None]
-        order = sorted(set(known), reverse=True) if len(known) > 1 else []
+        values = [sign * n for each in rows if each.ranked and (n := each.entries[column].number) is not None]
+        order = sorted(set(values), reverse=True) if len(values) > 1 else []
         for each, entries in zip(rows, shown, strict=True):
             number = each.entries[column].number
             value = None if number is None or not each.ranked else sign * number

@@ -16,7 +16,7 @@ from promptdsi import Corpus, Index
 
 
 @pytest.fixture
-def made(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path:
+def index_folder(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path:
     """An index made by the command line from a BEIR folder."""
     for corpus in corpora:
         corpus.write(tmp_path / corpus.name)
@@ -30,7 +30,7 @@ def made(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any) -> Path
     return tmp_path / "index"
 
 
-def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: Path) -> None:
+def test_the_whole_story(index_folder: Path, corpora: list[Corpus], run: Any, tmp_path: Path) -> None:
     outcome = run("add", "index", "d1", "--json", "--device", "cpu", "--max-drift", "1")
     report = json.loads(outcome.stdout)
     assert (report["generation"], report["added"], report["corpus"], report["drift"]["n"]) == (2, 3, "d1", 6)
@@ -47,7 +47,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     assert json.loads(run("undelete", "index", first, "--json").stdout) == {"generation": 6, "undeleted": 1}
     purged = run("purge", "index", first)
     assert "1 document erased from every generation; what the encoder or prompts learned is not unlearned" in purged.stderr
-    assert first.encode() not in b"".join(path.read_bytes() for path in made.rglob("*") if path.is_file())
+    assert first.encode() not in b"".join(path.read_bytes() for path in index_folder.rglob("*") if path.is_file())
     assert "generation 8 is generation 2 again: 23 documents" in run("rollback", "index", "--to", "2").stderr
     lines = [json.loads(line) for line in run("log", "index", "--json").stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["create", "add", "add", "tune", "delete", "undelete", "purge", "rollback"]
@@ -66,7 +66,7 @@ def test_the_whole_story(made: Path, corpora: list[Corpus], run: Any, tmp_path: 
     assert json.loads(exported.stdout)["files"] == ["docids.json", "rows.faiss"]
 
 
-def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_people(index_folder: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = corpora[0].pairs("train")[0]
     outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
     assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: scores are" in outcome.stdout
@@ -127,29 +127,29 @@ def test_search_for_people(made: Path, corpora: list[Corpus], run: Any, monkeypa
         (["log", "nowhere"], 1, "nowhere: no index is here"),
     ],
 )
-def test_mistakes_are_one_sentence(words: list[str], code: int, says: str, made: Path, run: Any) -> None:
+def test_mistakes_are_one_sentence(words: list[str], code: int, says: str, index_folder: Path, run: Any) -> None:
     outcome = run(*words)
     assert outcome.returncode == code and says in " ".join(outcome.stderr.split()), outcome.stderr
-    assert "Traceback" not in outcome.stderr and len(Index.open(made, device="cpu")) == 21
-    assert not (made.parent / "new").exists() and not (made.parent / "nowhere").exists()
+    assert "Traceback" not in outcome.stderr and len(Index.open(index_folder, device="cpu")) == 21
+    assert not (index_folder.parent / "new").exists() and not (index_folder.parent / "nowhere").exists()
 
 
-def test_bad_records_stop_or_are_skipped(made: Path, run: Any, tmp_path: Path) -> None:
+def test_bad_records_stop_or_are_skipped(index_folder: Path, run: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text('{"_id": "x1", "text": "tea and bread"}\n{"_id": "x2"}\n{"_id": "x3", "text": "boats"}\n')
     stopped = run("add", "index", "bad.jsonl", "--device", "cpu")
-    assert stopped.returncode == 1 and "bad.jsonl:2" in stopped.stderr and len(Index.open(made, device="cpu")) == 21
+    assert stopped.returncode == 1 and "bad.jsonl:2" in stopped.stderr and len(Index.open(index_folder, device="cpu")) == 21
     skipped = run("add", "index", "bad.jsonl", "--on-error", "skip", "--device", "cpu")
-    assert skipped.returncode == 0 and "1 bad records skipped:" in skipped.stderr and len(Index.open(made, device="cpu")) == 23
+    assert skipped.returncode == 0 and "1 bad records skipped:" in skipped.stderr and len(Index.open(index_folder, device="cpu")) == 23
 
 
 def test_a_folder_of_text_files(run: Any, tmp_path: Path, backbone: str) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/tea.txt").write_text("Tea is brewed with water.")
     (tmp_path / "notes/locks.md").write_text("# Locks\n\nA lock lifts boats.")
-    made = run(
+    outcome = run(
         "create", "index", "notes", "--backbone", backbone, "--set", "document_tokens=48", "--set", "max_tokens=24", "--device", "cpu"
     )
-    assert made.returncode == 0 and "documents on" in made.stderr, made.stderr
+    assert outcome.returncode == 0 and "documents on" in outcome.stderr, outcome.stderr
     assert "tea.txt" in run("search", "index", "water", "--device", "cpu").stdout
 
 
@@ -159,14 +159,14 @@ def test_documents_too_strange_for_a_span_are_learned_from_their_words(run: Any,
     (tmp_path / "short.jsonl").write_text("\n".join(lines[:2]) + "\n")
     (tmp_path / "more.jsonl").write_text("\n".join(lines[2:]) + "\n")
     options = ["--set", "document_tokens=48", "--set", "max_tokens=24", "--device", "cpu"]
-    made = run("create", "index", "short.jsonl", "--backbone", backbone, *options)
-    assert made.returncode == 0, made.stderr
+    outcome = run("create", "index", "short.jsonl", "--backbone", backbone, *options)
+    assert outcome.returncode == 0, outcome.stderr
     assert run("add", "index", "more.jsonl", "--fast", "--device", "cpu").returncode == 0
     tuned = run("tune", "index", "--device", "cpu")
     assert tuned.returncode == 0 and len(Index.open(tmp_path / "index", device="cpu")) == 4, tuned.stderr
 
 
-def test_a_document_cannot_talk_to_the_terminal(made: Path, run: Any, tmp_path: Path) -> None:
+def test_a_document_cannot_talk_to_the_terminal(index_folder: Path, run: Any, tmp_path: Path) -> None:
     nasty = "Lemurs \x1b[31mred\x1b[0m \x1b]0;mine\x07 and \u202eback\u202c, \x9b2J"
     (tmp_path / "nasty.jsonl").write_text(json.dumps({"_id": "n1", "title": nasty, "text": nasty}) + "\n")
     added = run("add", "index", "nasty.jsonl", "--device", "cpu")
@@ -176,38 +176,38 @@ def test_a_document_cannot_talk_to_the_terminal(made: Path, run: Any, tmp_path: 
     for outcome in (added, shown, got, run("get", "index", "no\x1b[2J")):
         assert not any(sign in outcome.stdout + outcome.stderr for sign in "\x1b\x07\x9b\u202e\u202c")
     assert "�[31mred" in shown.stdout and "�[31mred" in got.stdout
-    said = run("get", "index", "n1", "--json").stdout
-    assert json.loads(said)["text"] == nasty  # data stay what they are
-    assert not any(sign in said for sign in "\x1b\x07\x9b\u202e\u202c")
+    output = run("get", "index", "n1", "--json").stdout
+    assert json.loads(output)["text"] == nasty  # data stay what they are
+    assert not any(sign in output for sign in "\x1b\x07\x9b\u202e\u202c")
 
 
-def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(made: Path) -> None:
+def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(index_folder: Path) -> None:
     import os
 
     words, plain = [sys.executable, "-m", "promptdsi"], os.environ | {"PYTHONIOENCODING": "ascii"}
     helped = subprocess.run([*words, "search", "--help"], capture_output=True, env=plain, check=False)
     assert helped.returncode == 0 and b"Traceback" not in helped.stderr
-    asked = [*words, "search", str(made), "th\u00e9 \u2026", "--json", "--device", "cpu"]
-    found = subprocess.run(asked, capture_output=True, env=plain, check=False)
-    assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["query"] == "th\u00e9 \u2026"
-    asked = [*words, "search", str(made), "th\u00e9 \u2026", "tea", "--device", "cpu"]
-    shown = subprocess.run(asked, capture_output=True, env=plain, check=False)
+    command = [*words, "search", str(index_folder), "th\u00e9 \u2026", "--json", "--device", "cpu"]
+    outcome = subprocess.run(command, capture_output=True, env=plain, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads(outcome.stdout)["query"] == "th\u00e9 \u2026"
+    command = [*words, "search", str(index_folder), "th\u00e9 \u2026", "tea", "--device", "cpu"]
+    shown = subprocess.run(command, capture_output=True, env=plain, check=False)
     assert shown.returncode == 0 and shown.stdout.startswith(b"th? ?\n"), shown.stderr
 
 
-def test_more_threads_than_cores_are_not_begun(made: Path) -> None:
+def test_more_threads_than_cores_are_not_begun(index_folder: Path) -> None:
     from promptdsi.engine.graph import cores
 
-    index = Index.open(made, device="cpu", threads=9999)
+    index = Index.open(index_folder, device="cpu", threads=9999)
     assert index.opened.threads == cores() and index.search("tea")
 
 
-def test_search_from_a_real_process_is_the_same(made: Path) -> None:
-    words = [sys.executable, "-m", "promptdsi", "search", str(made), "tea", "bread", "--json", "--device", "cpu"]
+def test_search_from_a_real_process_is_the_same(index_folder: Path) -> None:
+    words = [sys.executable, "-m", "promptdsi", "search", str(index_folder), "tea", "bread", "--json", "--device", "cpu"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    index = Index.open(made, device="cpu")
+    index = Index.open(index_folder, device="cpu")
     for line in ended.stdout.splitlines():
-        said = json.loads(line)
-        assert [hit["docid"] for hit in said["hits"]] == [hit.docid for hit in index.search(said["query"])]
+        result = json.loads(line)
+        assert [hit["docid"] for hit in result["hits"]] == [hit.docid for hit in index.search(result["query"])]

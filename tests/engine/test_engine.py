@@ -50,11 +50,11 @@ def engine_of(model: DSI, *, int8: bool = False) -> OnnxEncoder:
 @torch.no_grad()
 def expected(model: DSI, queries: list[str], *, prompted: bool = True) -> Any:
     """Each query alone through the model."""
-    found = []
+    vectors = []
     for query in queries:
         tokens = tiny.Tokens(torch.tensor([[int(word) for word in query.split()]]))
-        found.append((model(tokens).vectors if prompted else model.unprompted(tokens))[0])
-    return torch.stack(found).numpy()
+        vectors.append((model(tokens).vectors if prompted else model.unprompted(tokens))[0])
+    return torch.stack(vectors).numpy()
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])

@@ -111,11 +111,11 @@ def _finds_what_sorting_finds(
 ) -> None:
     count, queries = len(table), len(vectors)
     scores = (vectors.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
-    found = table.top(vectors, k)
+    result = table.top(vectors, k)
     for place in range(queries):
         order = sorted((row for row in range(count) if row not in deleted), key=lambda row: (-scores[place, row], table.docids[row]))
-        assert found.rows[place].tolist() == order[:k]
-        np.testing.assert_array_equal(found.scores[place], scores[place, order[:k]])
+        assert result.rows[place].tolist() == order[:k]
+        np.testing.assert_array_equal(result.scores[place], scores[place, order[:k]])
         targets = order[:5]
         assert table.ranks(vectors[place], targets).tolist() == list(range(1, len(targets) + 1))
 
@@ -200,10 +200,10 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
     rows = random.standard_normal((50, 8), np.float32) * random.uniform(0.1, 5, (50, 1)).astype(np.float32)
     table = table_of([rows[:20], rows[20:]], {3, 30})
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    for row, found in zip([0, 25], table.neighbors([0, 25], 6), strict=True):
+    for row, neighbors in zip([0, 25], table.neighbors([0, 25], 6), strict=True):
         order = sorted((other for other in range(50) if other not in (row, 3, 30)), key=lambda other: -float(units[other] @ units[row]))
-        assert [other for other, _ in found] == order[:6]
-        assert found[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
+        assert [other for other, _ in neighbors] == order[:6]
+        assert neighbors[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
 
 
 def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:
@@ -265,10 +265,10 @@ def test_mapped_tensors_are_those_of_the_file(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     written = {"a": random.standard_normal((3, 5), np.float32), "b": np.arange(7, dtype=np.int8), "c": np.zeros((0, 4), np.float32)}
     save_file(written, path, {"since": "1"})
-    found = mapped_tensors(path)
-    assert {name: tensor.tolist() for name, tensor in found.items()} == {name: tensor.tolist() for name, tensor in written.items()}
+    tensors = mapped_tensors(path)
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {name: tensor.tolist() for name, tensor in written.items()}
     with pytest.raises(ValueError, match="read-only"):
-        found["a"][0, 0] = 1
+        tensors["a"][0, 0] = 1
 
 
 @given(st.binary(max_size=200), st.integers(0, 199), st.booleans())

@@ -61,12 +61,12 @@ def test_after_purge_no_byte_of_the_document_is_left(tmp_path: Path, backbone: s
     assert len(rows) >= 5 and all(row in bytes_of(place) for row in rows)
     others = {hit.docid: hit.score for hit in index.search("bread", k=100) if hit.docid not in secrets}
     assert MARK.encode() in bytes_of(place)
-    made = index.purge(secrets)
+    manifest = index.purge(secrets)
     left = bytes_of(place)
     assert MARK.encode() not in left.lower() and not any(row in left for row in rows)
     assert subprocess.run(["grep", "-r", "-i", "-a", MARK, str(place)], capture_output=True, check=False).returncode == 1
     assert {hit.docid: hit.score for hit in index.search("bread", k=100)} == others
-    assert made.kind == "purge" and made.event == {"documents": 5}  # the audit line: how many, never which
+    assert manifest.kind == "purge" and manifest.event == {"documents": 5}  # the audit line: how many, never which
     assert index.verify().problems == []
     for generation in range(1, index.generation + 1):  # every generation still opens, without the documents
         earlier = Index.open(place, at=generation, device="cpu")
@@ -81,26 +81,26 @@ def test_after_purge_no_byte_of_the_document_is_left(tmp_path: Path, backbone: s
 
 def secret_rows(index: Index, docids: list[str]) -> set[bytes]:
     """The bytes of every row of the documents, in any generation."""
-    store, found = index.store, set()
+    store, row_bytes = index.store, set()
     for manifest in store.history():
         for entry in manifest.corpora:
             names = store.blobs.json(entry.ids)["docids"]
             rows = store.blobs.tensors(entry.rows)["rows"].numpy()
-            found |= {rows[place].tobytes() for place, docid in enumerate(names) if docid in docids}
-    return found
+            row_bytes |= {rows[place].tobytes() for place, docid in enumerate(names) if docid in docids}
+    return row_bytes
 
 
 def test_purge_without_names_takes_the_deleted_ones(tmp_path: Path, backbone: str) -> None:
     index = grown(tmp_path / "index", backbone)
     index.delete(f"{MARK}-0")
-    made = index.purge()
-    assert made.event == {"documents": 2}  # the deleted document and the version that was replaced
+    manifest = index.purge()
+    assert manifest.event == {"documents": 2}  # the deleted document and the version that was replaced
     assert index.get(f"{MARK}-2").text.endswith("has moved.") and f"{MARK} of number 2".encode() not in bytes_of(tmp_path / "index")
     with pytest.raises(PromptDSIError, match="no deleted document is left to purge"):
         index.purge()
     with pytest.raises(DataError, match="holds no document 'nobody'"):
         index.purge("nobody")
-    assert Store(tmp_path / "index").current() == made.number
+    assert Store(tmp_path / "index").current() == manifest.number
 
 
 def test_purge_keeps_nothing_of_earlier_crashes(place: Path, corpora: list[Corpus]) -> None:

@@ -57,21 +57,21 @@ def test_results_do_not_depend_on_who_asks_how(place: Path, corpora: list[Corpus
     queries += ["tea", "a much longer query about how bridges carry loads"]
     index = Index.open(place, device="cpu")
     alone = [index.search(query, k=5) for query in queries]
-    said = run("search", place, "-k", "5", "--json", "--device", "cpu", *queries)
-    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    outcome = run("search", place, "-k", "5", "--json", "--device", "cpu", *queries)
+    lines = [json.loads(line) for line in outcome.stdout.splitlines()]
     others = [
         index.search(queries, k=5),
         index.search(queries[::-1], k=5)[::-1],
         Index.open(place, device="cpu").search(queries, k=5),
     ]
     for answers in others:
-        for one, other in zip(alone, answers, strict=True):
-            assert [hit.docid for hit in one] == [hit.docid for hit in other]
-            np.testing.assert_allclose([hit.score for hit in one], [hit.score for hit in other], rtol=1e-5)
-    for query, one, line in zip(queries, alone, lines, strict=True):
+        for hits, other in zip(alone, answers, strict=True):
+            assert [hit.docid for hit in hits] == [hit.docid for hit in other]
+            np.testing.assert_allclose([hit.score for hit in hits], [hit.score for hit in other], rtol=1e-5)
+    for query, hits, line in zip(queries, alone, lines, strict=True):
         assert line["query"] == query and line["generation"] == 2
-        assert [hit["docid"] for hit in line["hits"]] == [hit.docid for hit in one]
-        np.testing.assert_allclose([hit["score"] for hit in line["hits"]], [hit.score for hit in one], rtol=1e-5)
+        assert [hit["docid"] for hit in line["hits"]] == [hit.docid for hit in hits]
+        np.testing.assert_allclose([hit["score"] for hit in line["hits"]], [hit.score for hit in hits], rtol=1e-5)
         assert set(line["hits"][0]) == {"rank", "docid", "score", "title", "snippet", "corpus", "since"}
 
 
@@ -121,8 +121,8 @@ def test_rollback_is_a_new_generation_equal_to_the_target(place: Path, corpora: 
     two = small.signature(index)
     index.add(corpora[2])
     three = small.signature(index)
-    made = index.rollback()
-    assert (made.number, made.kind, made.event) == (4, "rollback", {"to": 2}) and small.signature(index) == two
+    manifest = index.rollback()
+    assert (manifest.number, manifest.kind, manifest.event) == (4, "rollback", {"to": 2}) and small.signature(index) == two
     index.rollback(3)
     assert index.generation == 5 and small.signature(index) == three
     for at, expected in ((2, two), (3, three), (4, two)):
@@ -154,8 +154,8 @@ def test_explain(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
         assert why.rank_without == order.index(row) + 1
         np.testing.assert_allclose(why.score_without, float(plain[row]), rtol=1e-4, atol=1e-5)
         assert why.newer == [other.docid for other in hits[: hit.rank - 1] if other.since > hit.since]
-    own = next(hit for hit in hits if hit.docid == corpora[0].pairs("train")[0].docid)
-    assert own.why is not None and own.why.query == query and own.why.query_similarity == pytest.approx(1, abs=1e-4)
+    target = next(hit for hit in hits if hit.docid == corpora[0].pairs("train")[0].docid)
+    assert target.why is not None and target.why.query == query and target.why.query_similarity == pytest.approx(1, abs=1e-4)
     bare = small.create(tmp_path / "bare", corpora[0], backbone).search(query, k=1, explain=True)[0]
     assert bare.why is not None and bare.why.prompt is None and bare.why.query is None and bare.why.rank_without == 1
     assert index.search(query, k=1)[0].why is None

@@ -36,9 +36,9 @@ def test_a_flipped_byte_in_any_file_is_found_and_named(place: Path, corpora: lis
     assert {path.parent.name for path in files} == {"index", "blobs", "generations", "records"}
     rng = random.Random(0)
     for path in files:
-        whole = path.read_bytes()
-        for place_of in {0, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(4))}:
-            spoiled = bytearray(whole)
+        content = path.read_bytes()
+        for place_of in {0, len(content) - 1, *(rng.randrange(len(content)) for _ in range(4))}:
+            spoiled = bytearray(content)
             spoiled[place_of] ^= 1 << rng.randrange(8)
             path.write_bytes(bytes(spoiled))
             names = {path.name} if path.name != "000002.json" else {path.name, "CURRENT"}
@@ -47,7 +47,7 @@ def test_a_flipped_byte_in_any_file_is_found_and_named(place: Path, corpora: lis
                 assert small.signature(place) == expected
                 problem = "; ".join(Index.open(place, device="cpu").verify().problems)
             assert any(name in problem for name in names), f"{path.name} byte {place_of}: {problem}"
-        path.write_bytes(whole)
+        path.write_bytes(content)
     path = files[0]
     path.write_bytes(path.read_bytes()[:-1] + b"!")
     outcome = run("search", place, "tea", "--device", "cpu")
@@ -64,19 +64,19 @@ def problem_of(place: Path) -> str | None:
 
 def test_a_missing_or_cut_file_is_found_and_named(place: Path, corpora: list[Corpus]) -> None:
     for path in data_files(place):
-        whole = path.read_bytes()
+        content = path.read_bytes()
         for change in ("missing", "cut", "longer", "empty"):
             if change == "missing":
                 path.unlink()
             else:
-                path.write_bytes({"cut": whole[:-1], "longer": whole + b"\0", "empty": b""}[change])
+                path.write_bytes({"cut": content[:-1], "longer": content + b"\0", "empty": b""}[change])
             problem = problem_of(place)
             try:
-                found = Index.open(place, device="cpu").verify().problems
+                problems = Index.open(place, device="cpu").verify().problems
             except PromptDSIError as error:
-                found = [str(error)]
-            assert found and path.name in "; ".join([problem or "", *found]), f"{path.name} {change}: {found}"
-            path.write_bytes(whole)
+                problems = [str(error)]
+            assert problems and path.name in "; ".join([problem or "", *problems]), f"{path.name} {change}: {problems}"
+            path.write_bytes(content)
     assert Index.open(place, device="cpu").verify().problems == []
 
 
@@ -207,10 +207,10 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     index = Index.open(place, device="cpu")
     assert index.verify().problems == []
     for query, hits in expected["searches"].items():
-        found = index.search(query, k=len(hits))
-        assert [hit.docid for hit in found] == [hit["docid"] for hit in hits]
-        assert [hit.score for hit in found] == pytest.approx([hit["score"] for hit in hits], rel=1e-4)
-        assert [(hit.title, hit.corpus, hit.since) for hit in found] == [(hit["title"], hit["corpus"], hit["since"]) for hit in hits]
+        results = index.search(query, k=len(hits))
+        assert [hit.docid for hit in results] == [hit["docid"] for hit in hits]
+        assert [hit.score for hit in results] == pytest.approx([hit["score"] for hit in hits], rel=1e-4)
+        assert [(hit.title, hit.corpus, hit.since) for hit in results] == [(hit["title"], hit["corpus"], hit["since"]) for hit in hits]
     assert [manifest.kind for manifest in index.log()] == expected["kinds"]
     more = Corpus.read(GOLDEN / golden / "more.jsonl")
     if index.opened.method.retired:  # made with an option that was removed: rows cannot be trained as the earlier ones were

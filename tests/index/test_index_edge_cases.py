@@ -83,13 +83,13 @@ def test_damage_does_not_become_the_truth(place: Path, corpora: list[Corpus]) ->
         (entry.queries, lambda: update.tune(Store(place), update.Options(device="cpu"))),
     ):
         path = place / "blobs" / str(name)
-        whole = path.read_bytes()
-        spoiled = bytearray(whole)
+        content = path.read_bytes()
+        spoiled = bytearray(content)
         spoiled[-20] ^= 1
         path.write_bytes(bytes(spoiled))
         with pytest.raises(DataError, match="is damaged"):
             act()
-        path.write_bytes(whole)
+        path.write_bytes(content)
     assert Store(place).current() == 3
 
 
@@ -136,7 +136,7 @@ def test_a_bound_on_drift_is_kept_or_refused(corpora: list[Corpus], backbone: st
     for bound in (float("nan"), -0.1, 2.0):
         with pytest.raises(UsageError, match="expected a fall in Hits@10 between 0 and 1"):
             index.add(corpora[1], max_drift=bound)
-    probed = {docid for one in index.store.blobs.json(index.manifest.corpora[0].probes or "")["entries"] for docid in one["docids"]}
+    probed = {docid for probe in index.store.blobs.json(index.manifest.corpora[0].probes or "")["entries"] for docid in probe["docids"]}
     index.delete(sorted(probed))
     with pytest.raises(UsageError, match="no document of any probe query is left to measure with; the index is unchanged"):
         index.add(corpora[1], max_drift=0.5)
@@ -153,10 +153,10 @@ def test_a_purge_that_was_cut_off_can_be_repeated(
     victim, hidden = (document.docid for document in corpora[0].documents[:2])
     place = small.copied(original, tmp_path / "index")
     Index.open(place, device="cpu").delete(hidden)
-    kept = small.copied(place, tmp_path / "kept")
-    cut = 0
+    backup = small.copied(place, tmp_path / "kept")
+    interruptions = 0
     for step in range(1, 80):
-        small.copied(kept, place)
+        small.copied(backup, place)
         with monkeypatch.context() as patch:
             Faults(at=step).install(patch)
             try:
@@ -166,16 +166,16 @@ def test_a_purge_that_was_cut_off_can_be_repeated(
                 pass
         if not Store(place).purge_pending(Store(place).manifest()):
             continue
-        cut += 1
+        interruptions += 1
         assert any("a purge was interrupted" in problem for problem in Index.open(place, device="cpu").verify().problems)
         again = small.copied(place, tmp_path / "again")
         assert purge(Store(again), [victim]).number == 4  # the same command succeeds
-        made = purge(Store(place))  # and what verify says to run erases nothing but what was asked for
-        assert made.number == 4 and not Store(place).purge_pending(made)
+        manifest = purge(Store(place))  # and what verify says to run erases nothing but what was asked for
+        assert manifest.number == 4 and not Store(place).purge_pending(manifest)
         Index.open(place, device="cpu").undelete(hidden)
         for folder in (place, again):
             assert victim.encode() not in b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    assert cut > 3
+    assert interruptions > 3
 
 
 def test_a_reader_between_current_and_a_purged_manifest_looks_again(
@@ -228,8 +228,8 @@ def test_many_corpora_are_cheap_and_need_few_files(place: Path) -> None:
         store.commit(manifest)
     index = Index.open(place, device="cpu")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (held + 90, hard))
+    open_files = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files + 90, hard))
     try:
         assert len(index.search("water", k=1000)) == 144
     finally:
@@ -258,7 +258,7 @@ def test_python_refuses_what_files_do(place: Path, corpora: list[Corpus], backbo
         ([Document("a", "nul \0 inside")], "NUL"),
         ([], "holds no document"),
     ):
-        for act in (lambda made: index.add(made), lambda made: small.create(tmp_path / "new", made, backbone)):
+        for act in (lambda collection: index.add(collection), lambda collection: small.create(tmp_path / "new", collection, backbone)):
             with pytest.raises(DataError, match=says):
                 act(Corpus(documents, name="odd"))
     assert not (tmp_path / "new").exists()

@@ -75,10 +75,10 @@ def test_killed_at_any_step_leaves_the_old_or_the_new(
             Faults(at=step).install(patch)
             with pytest.raises(Died):
                 change(what, place, corpora, backbone)
-        found = outcome(place)
-        assert found in (before, after), f"neither old nor new after dying at {counted.log[step - 1]} ({step})"
-        seen.add(found == after)
-        if found == before:  # the same command again succeeds, over whatever was left
+        result = outcome(place)
+        assert result in (before, after), f"neither old nor new after dying at {counted.log[step - 1]} ({step})"
+        seen.add(result == after)
+        if result == before:  # the same command again succeeds, over whatever was left
             change(what, place, corpora, backbone)
             assert outcome(place) == after
         elif what in ("purge", "create"):  # the next writer completes what was promised, and takes leftovers away
@@ -173,8 +173,8 @@ def test_real_kills_at_random_times() -> None:
         [sys.executable, "-m", "tools.soak.soak_kills", "--kills", "10", "--print"], capture_output=True, text=True, check=False, cwd=ROOT
     )
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["kills"] == 10 and found["neither"] == 0 and found["old"] + found["new"] == 10
+    report = json.loads(ended.stdout)
+    assert report["kills"] == 10 and report["neither"] == 0 and report["old"] + report["new"] == 10
 
 
 def interrupted(words: list[str], number: int, begun: str) -> tuple[int, str]:
@@ -184,11 +184,11 @@ def interrupted(words: list[str], number: int, begun: str) -> tuple[int, str]:
         assert begun in process.stderr.readline()
         time.sleep(1.0)
         process.send_signal(number)
-        said = process.stderr.read()
+        output = process.stderr.read()
         # Python ends itself with SIGINT, which a shell also shows as 130, if the signal hit while it was executing a string
         # (an import that builds a dataclass is enough).
         code = process.wait(timeout=30)
-        return 130 if code == -signal.SIGINT else code, said
+        return 130 if code == -signal.SIGINT else code, output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -198,8 +198,8 @@ def test_an_interrupted_add_leaves_the_index_as_it_was(number: int, place: Path,
     before = small.signature(slow)
     corpora[2].write(place.parent / "d2")
     words = [sys.executable, "-m", "promptdsi", "add", str(slow), str(place.parent / "d2"), "--device", "cpu", "--threads", "1"]
-    code, said = interrupted(words, number, "training 3 documents")
-    assert code == 130 and said.strip().endswith(f"error: interrupted; {slow} is unchanged; run the same command again")
+    code, output = interrupted(words, number, "training 3 documents")
+    assert code == 130 and output.strip().endswith(f"error: interrupted; {slow} is unchanged; run the same command again")
     assert small.signature(slow) == before and Store(slow).leftovers() == []
 
 
@@ -225,8 +225,8 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
     steps.clear()
     index = small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert steps[0] == 5 and not (tmp_path / "index/.learning").exists()
-    whole = small.create(tmp_path / "whole", corpora[0], backbone, fit_epochs=6)
-    assert index.manifest.blobs() == whole.manifest.blobs()  # as if it had never been interrupted
+    reference = small.create(tmp_path / "whole", corpora[0], backbone, fit_epochs=6)
+    assert index.manifest.blobs() == reference.manifest.blobs()  # as if it had never been interrupted
 
 
 def test_one_writer_at_a_time_and_the_holder_is_named(place: Path, corpora: list[Corpus]) -> None:
@@ -268,15 +268,15 @@ def test_a_reader_sees_one_generation_while_others_are_made(place: Path, corpora
             if tuple(entry for entry in small.signature(reader) if entry[0] != purged) != before:
                 wrong.append("changed")
 
-    asking = threading.Thread(target=rank_queries)
-    asking.start()
+    thread = threading.Thread(target=rank_queries)
+    thread.start()
     writer = Index.open(place, device="cpu")
     writer.add(corpora[2])
     writer.delete(purged)
     writer.purge()
     time.sleep(0.1)
     stop.set()
-    asking.join()
+    thread.join()
     assert not wrong
     assert reader.refresh() and reader.generation == 5 and small.signature(reader) == small.signature(place)
 

@@ -86,27 +86,27 @@ def test_adding_changes_nothing_old(original: Path, corpora: list[Corpus], backb
         options = {} if prompts == "none" else {"prompt_length": 4}
         index = small.create(place, corpora[0], backbone, prompts=prompts, prompt_options=options)
         index.add(corpora[1])
-        before, first, found = checksums(place), index.manifest, index.search(QUERY, k=24)
+        before, first, hits = checksums(place), index.manifest, index.search(QUERY, k=24)
         index.add(corpora[2])
         after, second = checksums(place), index.manifest
         assert before.items() <= after.items()
         assert second.encoder == first.encoder and second.corpora[:2] == first.corpora
-        kept = {name: second.prompts[name] for name in first.prompts}
-        assert (kept == first.prompts) == (prompts in ("none", "s++", "coda"))
-        assert Index.open(place, at=2, device="cpu").search(QUERY, k=24) == found
+        prompt_blobs = {name: second.prompts[name] for name in first.prompts}
+        assert (prompt_blobs == first.prompts) == (prompts in ("none", "s++", "coda"))
+        assert Index.open(place, at=2, device="cpu").search(QUERY, k=24) == hits
 
 
 def test_the_same_seed_gives_the_same_blobs(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
-    made = []
+    digests = []
     for name in ("one", "two"):
         index = small.create(
             tmp_path / name, corpora[0], backbone, prompts="s++", prompt_options={"prompt_length": 4}, keep_probes=3, keep_queries=True
         )
         index.add(corpora[1])
-        made.append(checksums(tmp_path / name))
-    assert made[0] == made[1]
+        digests.append(checksums(tmp_path / name))
+    assert digests[0] == digests[1]
     other = small.create(tmp_path / "other", corpora[0], backbone, seed=1)
-    assert other.manifest.encoder not in made[0]
+    assert other.manifest.encoder not in digests[0]
 
 
 def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> None:
@@ -119,8 +119,8 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     np.testing.assert_allclose(method.model_.rows.blocks[1].detach(), vectors, rtol=1e-5, atol=1e-6)
     index.add(corpora[2])
     index.add(corpora[3], fast=True)
-    gone = corpora[1].documents[0].docid
-    index.delete(gone)
+    victim = corpora[1].documents[0].docid
+    index.delete(victim)
     index.add(Corpus([corpora[3].documents[1]._replace(text="changed words")], name="changed"), update=True)
     before = {entry.name: entry for entry in index.manifest.corpora}
     reports = index.tune()
@@ -129,14 +129,14 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     assert not any(entry.fast for entry in after.values()) and [*after] == [*before]
     assert after["d1"].rows != before["d1"].rows and after["d1"].ids == before["d1"].ids
     assert all(after[name] == before[name] for name in ("d0", "d2", "changed"))
-    assert gone not in docids(index) and len(index) == 21 + 9 - 1 and index.tune() == []
+    assert victim not in docids(index) and len(index) == 21 + 9 - 1 and index.tune() == []
     assert index.verify().problems == []
     trained = small.create(place.parent / "trained", corpora[0], backbone, add_epochs=20, add_row_lr=0.05)
     trained.add(corpora[1])
     lone = small.create(place.parent / "lone", corpora[0], backbone, add_epochs=20, add_row_lr=0.05)
     lone.add(corpora[1], fast=True, keep_queries=True)
     lone.tune()  # the queries were kept, so tuning later is the very training that add would have done, but for its seed
-    ours, theirs = (one.opened.method.model_.rows.blocks[1].detach() for one in (lone, trained))
+    ours, theirs = (variant.opened.method.model_.rows.blocks[1].detach() for variant in (lone, trained))
     assert float((ours - theirs).norm()) < 0.25 * float(theirs.norm()) and float((ours - theirs).norm()) < float((ours - vectors).norm())
 
 
@@ -154,8 +154,8 @@ def test_what_is_stored_of_documents_is_the_owners_choice(store: str, corpora: l
     index = small.create(tmp_path / "index", corpora[0], backbone, store=store)
     index.add(corpora[1], fast=True)
     document = corpora[1].documents[0]
-    found, hit = index.get(document.docid), next(hit for hit in index.search(QUERY, k=100) if hit.docid == document.docid)
-    assert (found.title, found.text) == (document.title if store != "none" else "", document.text if store == "text" else "")
+    stored, hit = index.get(document.docid), next(hit for hit in index.search(QUERY, k=100) if hit.docid == document.docid)
+    assert (stored.title, stored.text) == (document.title if store != "none" else "", document.text if store == "text" else "")
     assert bool(hit.title) == (store != "none") and bool(hit.snippet) == (store == "text")
     everything = b"".join(path.read_bytes() for path in (tmp_path / "index").rglob("*") if path.is_file())
     assert (document.text[:40].encode() in everything) == (store == "text")
@@ -176,12 +176,12 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
     report = index.add(corpora[1], keep_probes=2)
     assert report.drift is not None and report.drift.n == 8 and report.probes == 2
     before = index.opened.method
-    probes = [one for corpus in index.manifest.corpora for one in index.store.blobs.list(corpus.probes or "")]
-    assert len(probes) == 10 and all(set(one) == {"text", "docids"} for one in probes)
-    expected = np.mean([before.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
+    probes = [probe for corpus in index.manifest.corpora for probe in index.store.blobs.list(corpus.probes or "")]
+    assert len(probes) == 10 and all(set(probe) == {"text", "docids"} for probe in probes)
+    expected = np.mean([before.ranks([probe["text"]], probe["docids"])[0] <= 10 for probe in probes])
     again = index.add(corpora[2])
     assert again.drift is not None and again.drift.before == expected
-    after = np.mean([index.opened.method.ranks([one["text"]], one["docids"])[0] <= 10 for one in probes])
+    after = np.mean([index.opened.method.ranks([probe["text"]], probe["docids"])[0] <= 10 for probe in probes])
     assert again.drift.after == after and index.manifest.event["drift"]["fall"] == again.drift.fall
     # Forty copies of the queries themselves push every old document down.
     flood = Corpus(

@@ -34,9 +34,9 @@ class State:
         self.unsure: set[str] = set()  # docids some version of which a purge has erased: not tracked here
 
     def copy(self) -> State:
-        made = State(self.live, self.hidden)
-        made.unsure = set(self.unsure)
-        return made
+        state = State(self.live, self.hidden)
+        state.unsure = set(self.unsure)
+        return state
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -99,8 +99,8 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(target=generations, docids=st.sets(st.sampled_from(NAMES), min_size=1, max_size=2))
     def delete(self, docids: set[str]) -> Any:
-        known = self.state.live.keys() | self.state.hidden.keys()
-        if not docids <= known or not docids & self.state.live.keys():
+        documents = self.state.live.keys() | self.state.hidden.keys()
+        if not docids <= documents or not docids & self.state.live.keys():
             with pytest.raises(PromptDSIError, match=r"holds no document|deleted already"):
                 self.index.delete(sorted(docids))
             return multiple()
@@ -162,7 +162,7 @@ class IndexMachine(RuleBasedStateMachine):
         """Whether a dead version of a living document is on the disk, by what the index itself says."""
         manifest = self.index.manifest
         deleted = zip(manifest.corpora, manifest.deleted_positions(), strict=True)
-        return any(self.index.store.ids(entry.ids).docids[place] is not None for entry, gone in deleted for place in gone)
+        return any(self.index.store.ids(entry.ids).docids[place] is not None for entry, positions in deleted for place in positions)
 
     @rule(target=generations, docid=st.sampled_from(NAMES), step=st.integers(1, 40))
     def crash_while_purging(self, docid: str, step: int) -> Any:
