@@ -40,7 +40,6 @@ UNFINISHED = frozenset(
         "promptdsi/cli/bench_command.py",
         "promptdsi/methods/dsi_method.py",
         "promptdsi/methods/options.py",
-        "promptdsi/model/backbone.py",
         "tests/bench/test_bench_command.py",
         "tests/bench/test_reports.py",
         "tests/bench/test_reproduction.py",

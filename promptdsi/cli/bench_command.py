@@ -63,14 +63,14 @@ def run(
 
 
 def _selected(experiments: list[Experiment], only: list[str], setting: list[str]) -> list[Point]:
-    """The points of the systems and settings that were asked for."""
+    """The points of the systems and settings given with --only and --setting."""
     points = [point for experiment in experiments for point in experiment.points]
-    for what, names, known in (
+    for what, names, valid in (
         ("system", only, {run.label for point in points for run in point.runs}),
         ("setting", setting, {place.name for experiment in experiments for place in experiment.settings}),
     ):
-        if unknown := sorted(set(names) - known):
-            raise UsageError(f"no {what} {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        if unknown := sorted(set(names) - valid):
+            raise UsageError(f"no {what} {unknown[0]!r}; there are {', '.join(sorted(valid))}")
     return [point for point in points if (not setting or point.setting.name in setting) and (not only or point.runs[0].label in only)]
 
 

@@ -85,10 +85,10 @@ class DSIMethod(VectorSearch, Method):
 
     def begin_from(self, d0: DSIMethod, corpus: Corpus) -> Self:
         """Begin with the D0 another method has trained on `corpus`: methods that are compared start from the same weights."""
-        own, other = flatten_params(self.get_params()), flatten_params(d0.get_params())
+        params, other = flatten_params(self.get_params()), flatten_params(d0.get_params())
         for option in ("backbone", "encoding.max_tokens", "encoding.pooling", "encoding.normalize", "encoding.scale"):
-            if own[option] != other[option]:
-                raise UsageError(f"{option}={own[option]!r}, but D0 was learned with {other[option]!r}")
+            if params[option] != other[option]:
+                raise UsageError(f"{option}={params[option]!r}, but D0 was learned with {other[option]!r}")
         self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.encoding.pooling))
         rows = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks])
         self.model_.rows.grow(list(d0.model_.rows.docids), rows)

@@ -123,8 +123,8 @@ def nest_params(flat: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def current_params(params: Mapping[str, Any], known: Iterable[str] | None = None) -> dict[str, Any]:
-    """Nested parameters under present names, from nested, dotted or old flat ones; `known` limits them to a method's dotted names.
+def current_params(params: Mapping[str, Any], options: Iterable[str] | None = None) -> dict[str, Any]:
+    """Nested parameters under present names, from nested, dotted or old flat ones; `options` limits them to a method's dotted names.
 
     An option that was removed is dropped where its value had no effect, and otherwise kept under "retired".
 
@@ -135,7 +135,7 @@ def current_params(params: Mapping[str, Any], known: Iterable[str] | None = None
     >>> current_params({"stand_ins": 16})
     {'retired': {'stand_ins': 16}}
     """
-    known = None if known is None else set(known)
+    options = None if options is None else set(options)
     current: dict[str, Any] = {}
     for name, value in params.items():
         if name in RETIRED_OPTIONS:
@@ -143,8 +143,8 @@ def current_params(params: Mapping[str, Any], known: Iterable[str] | None = None
             if value != RETIRED_OPTIONS[name] and (user is None or params.get(user, 0) != RETIRED_OPTIONS[user]):
                 current = merge_params(current, {"retired": {name: value}})
             continue
-        present = known is not None and name in known
-        paths = [] if present else [path for path in METHOD_OPTIONS.get(name, ()) if known is None or path in known]
+        present = options is not None and name in options
+        paths = [] if present else [path for path in METHOD_OPTIONS.get(name, ()) if options is None or path in options]
         current = merge_params(current, nest_params(dict.fromkeys(paths or [name], value)))
     return current
 
