@@ -30,7 +30,7 @@ def one_pass(systems: Sequence[SystemResult]) -> list[Claim]:
     """Table 4. Times of two machines cannot be compared: ours are shown beside the paper's, not judged."""
     claims = []
     for what, measure in (("D0 H@10", D0), ("A_T H@10", NEW), ("A_T M@10", NEW_MRR)):
-        differences = [gap for one, two in passes.pairs(systems) for gap in gaps([one], [two], measure)]
+        differences = [gap for single, two in passes.pairs(systems) for gap in gaps([single], [two], measure)]
         claims.append(judge(f"One pass is as good as two in {what}, {WITHIN}", differences, margin=TOLERANCE))
     measured = [
         f"{label} {row['learning: two passes ÷ one']:.1f}× ({row['learning, from … to']}) in learning, "
@@ -91,8 +91,8 @@ def shared_words(topics: TopicRecord) -> Iterable[float]:
 
 def resampled(values: np.ndarray[Any, np.dtype[np.float64]]) -> Figures:
     """The mean, then means of resamples."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    return np.concatenate([[values.mean()], values[drawn].mean(1)])
+    samples = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    return np.concatenate([[values.mean()], values[samples].mean(1)])
 
 
 def pool_use(systems: Sequence[SystemResult]) -> list[Claim]:
@@ -131,17 +131,17 @@ def chosen_by(result: SystemResult) -> list[Counts]:
 
 def used(counts: Counts) -> Figures:
     """The share of prompts that are chosen at all, then the same over resampled queries."""
-    return _over_resamples(counts, lambda drawn: (drawn > 0).mean(1))
+    return _over_resamples(counts, lambda resamples: (resamples > 0).mean(1))
 
 
 def frequent(counts: Counts) -> Figures:
     """The share of prompts that more than 1/M of the queries choose, then the same over resampled queries."""
-    return _over_resamples(counts, lambda drawn: (drawn > drawn.sum(1, keepdims=True) / len(counts)).mean(1))
+    return _over_resamples(counts, lambda resamples: (resamples > resamples.sum(1, keepdims=True) / len(counts)).mean(1))
 
 
 def _over_resamples(counts: Counts, share: Callable[[Counts], Figures]) -> Figures:
-    drawn = np.random.default_rng(len(counts)).multinomial(int(counts.sum()), counts / counts.sum(), RESAMPLES)
-    return share(np.concatenate([counts[None], drawn]))
+    resamples = np.random.default_rng(len(counts)).multinomial(int(counts.sum()), counts / counts.sum(), RESAMPLES)
+    return share(np.concatenate([counts[None], resamples]))
 
 
 def prompted_layers(systems: Sequence[SystemResult]) -> list[Claim]:
@@ -155,13 +155,15 @@ def prompted_layers(systems: Sequence[SystemResult]) -> list[Claim]:
     retained = [gap for which, result in groups["S++"].items() if len(which) == 2 for gap in gaps([result], [groups["S++"][1,]], D0)]
     three = [gap for which, result in groups["S++"].items() if len(which) == 3 for gap in gaps([groups["S++"][1,]], [result], NEW_MRR)]
     second = [tried[2,] for tried in groups.values()]
-    beside = [(coda, [groups[label][which] for label in ("L2P", "S++")]) for which, coda in groups["CODA"].items()]
+    comparisons = [(coda, [groups[label][which] for label in ("L2P", "S++")]) for which, coda in groups["CODA"].items()]
     return [
         judge("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW)),
-        judge("CODA retains D0 better than L2P and S++, layer by layer", [gap for coda, rest in beside for gap in gaps([coda], rest, D0)]),
+        judge(
+            "CODA retains D0 better than L2P and S++, layer by layer", [gap for coda, rest in comparisons for gap in gaps([coda], rest, D0)]
+        ),
         judge(
             "… and is behind them on new corpora, layer by layer",
-            [gap for coda, rest in beside for gap in gaps([coda], rest, NEW, sign=-1.0)],
+            [gap for coda, rest in comparisons for gap in gaps([coda], rest, NEW, sign=-1.0)],
         ),
         judge(f"At layer 2 as much of D0 is retained as IncDSI retains, {WITHIN}", gaps(second, incdsi, D0), margin=TOLERANCE),
         judge(f"L2P and S++ retain D0 better at layer 2 than at the top layer ({top} here)", down),

@@ -60,7 +60,7 @@ OURS = {
     **{"best": "*", "best without fitted norms": "o", "best without anchor": "s", "best, larger row norm": "p"},
     **{"best with S++ prompts": "D", "best with S++, small start": "P", "best with S++ and a null prompt": "X"},
 }
-KNOWN = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
+SYSTEMS = ("IncDSI", "DSI++", "Topic", "Sequential", "S++", "IncDSI*", "L2P", "CODA", "Rows only")
 
 
 def look_of(label: str) -> Look:
@@ -71,13 +71,13 @@ def look_of(label: str) -> Look:
     >>> look_of("S++") == look_of("S++"), look_of("S++").color != look_of("L2P").color
     (True, True)
     """
-    if label in KNOWN:
-        index = KNOWN.index(label)
+    if label in SYSTEMS:
+        index = SYSTEMS.index(label)
         return Look(PALETTE[index], MARKERS[index])
     if label in REFERENCES:
         return Look(GREY, REFERENCES[label])
-    if (base := label.partition(", ")[0]) in KNOWN:  # a variant has the color of what it varies
-        return Look(PALETTE[KNOWN.index(base)], OTHER_MARKERS[len(label) % len(OTHER_MARKERS)])
+    if (base := label.partition(", ")[0]) in SYSTEMS:  # a variant has the color of what it varies
+        return Look(PALETTE[SYSTEMS.index(base)], OTHER_MARKERS[len(label) % len(OTHER_MARKERS)])
     if label in OURS:
         return Look((ORANGE, *WARM)[list(OURS).index(label)], OURS[label])
     number = int(hashlib.sha256(label.encode()).hexdigest()[:8], 16)

@@ -19,7 +19,7 @@ POOLS = (("IncDSI", 0, "7.6", "7.7"), ("L2P, S++", 5 * 21 * WIDTH, "7.6", "7.8")
 # Where the encoder trains, all rows do. bert-base-uncased and all-mpnet-base-v2 as they are published, with the pooler that nothing here
 # reads: without its 590,592 parameters not even the 193 million would follow (192.3).
 ENCODERS = {"BERT": 109_482_240, "SBERT": 109_486_464}
-WHOLE = {NQ: "193", MS_MARCO: "340"}
+ALL_PARAMETERS = {NQ: "193", MS_MARCO: "340"}
 DPR = ("DPR: two encoders", 2 * ENCODERS["BERT"] / 1e6, "220")  # in Table 2 alone
 
 
@@ -40,7 +40,7 @@ def parameters(backbone: str) -> Claim:
         for label, extra, *both in POOLS
         for data, printed in zip(DOCUMENTS, both, strict=True)
     ]
-    for data, printed in WHOLE.items():
+    for data, printed in ALL_PARAMETERS.items():
         trained = ENCODERS[backbone] + sum(DOCUMENTS[data]) * WIDTH
         checks.append((f"Multi, Joint, Sequential, DSI++, {data}", trained / 1e6, printed))
     text = "“Params.”, in millions, are rows of new documents and pools; where the encoder trains, encoder and rows of all documents"

@@ -53,11 +53,11 @@ def ends(results: SystemResults, setting: Setting) -> str:
 def two_passes(results: SystemResults, setting: Setting) -> str:
     """Two passes from the runs; how much faster one is from `make bench`."""
     faster, texts = figure_claims.speed_ups(), []
-    for one, two in passes.pairs(results.of(setting)):
+    for single, two in passes.pairs(results.of(setting)):
         entries = [score(two.value(measure)) for measure in (D0, NEW)]
-        speed = faster[one.label]
+        speed = faster[single.label]
         if all(entries):
-            texts.append(f"{one.label} {' / '.join(entry.text for entry in entries if entry)}, {speed[0]:.1f}× / {speed[1]:.1f}×")
+            texts.append(f"{single.label} {' / '.join(entry.text for entry in entries if entry)}, {speed[0]:.1f}× / {speed[1]:.1f}×")
     return "two passes D0 / A_T H@10, speed-up of one in learning / search (bench-passes.md): " + "; ".join(texts) if texts else ""
 
 

@@ -29,14 +29,14 @@ STATISTICS: dict[str, tuple[AtStep, str, str]] = {
 
 def report(results: SystemResults) -> Iterator[Part]:
     for setting, systems in results.settings():
-        drawn = [result for result in systems if step_by_step(result)]
+        stepwise = [result for result in systems if step_by_step(result)]
         yield Heading(setting.label)
         if left_out := [result.label for result in systems if result.records and not step_by_step(result)]:
             yield Text(f"No curve for systems that learn all new corpora at once: {escape_markdown(', '.join(left_out))}.")
-        if not drawn:
+        if not stepwise:
             continue
-        yield _plot(setting.name, setting.label, drawn)
-        if 0 < len(near := close(drawn)) < len(drawn):
+        yield _plot(setting.name, setting.label, stepwise)
+        if 0 < len(near := close(stepwise)) < len(stepwise):
             yield _plot(f"{setting.name}-near", f"{setting.label}, those within {100 * NEAR:.0f} points of the best A_T", near)
         for metric in METRICS:
             for name in STATISTICS:
@@ -44,10 +44,10 @@ def report(results: SystemResults) -> Iterator[Part]:
     yield Text("F_t takes the best of earlier steps, and chance makes a best look better: its intervals lean upwards.")
 
 
-def close(drawn: Sequence[SystemResult]) -> list[SystemResult]:
+def close(results: Sequence[SystemResult]) -> list[SystemResult]:
     """Systems near the best at the end: one that forgot everything would press all others into one line."""
-    ends = [result.value(on_new("Hits@10")) or 0.0 for result in drawn]
-    return [result for result, end in zip(drawn, ends, strict=True) if end > max(ends) - NEAR]
+    ends = [result.value(on_new("Hits@10")) or 0.0 for result in results]
+    return [result for result, end in zip(results, ends, strict=True) if end > max(ends) - NEAR]
 
 
 def after(name: str, metric: str, step: int) -> Measure:
@@ -80,19 +80,19 @@ def _with_interval(estimate: Estimate) -> TableEntry:
     return TableEntry(f"{entry.text} ({interval(estimate)})", entry.number)
 
 
-def _plot(name: str, label: str, drawn: Sequence[SystemResult]) -> Plot:
+def _plot(name: str, label: str, results: Sequence[SystemResult]) -> Plot:
     def draw() -> Figure:
         figure, axes = panels(len(METRICS), len(STATISTICS), height=4.6, sharex=True)
         for down, metric in enumerate(METRICS):
             for across, (symbol, (_, words, _)) in enumerate(STATISTICS.items()):
                 ax = axes[down, across]
-                for index, result in enumerate(drawn):
-                    estimates, shift = curve(result, symbol, metric), (index - (len(drawn) - 1) / 2) * 0.5 / len(drawn)
+                for index, result in enumerate(results):
+                    estimates, shift = curve(result, symbol, metric), (index - (len(results) - 1) / 2) * 0.5 / len(results)
                     steps = [step + shift for step in range(1, len(estimates) + 1)]  # side by side, so that bars do not cover each other
                     draw_line(ax, steps, estimates, result.label, look_of(result.label))
                 ax.set_title(f"{words} ${symbol}$" if not down else "")
                 ax.set_ylabel(f"{metric}, %" if not across else "")
-                ax.set_xticks(range(1, drawn[0].runs[0].last + 1))
+                ax.set_xticks(range(1, results[0].runs[0].last + 1))
                 ax.set_xlabel("corpora learned, t" if down == len(METRICS) - 1 else "")
                 if symbol == "F_t":
                     ax.axhline(0, color="black", linewidth=0.6)

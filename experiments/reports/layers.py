@@ -132,9 +132,9 @@ def _draw(systems: Sequence[SystemResult]) -> Figure:
         groups = by_system(systems)
         for index, (label, tried) in enumerate(groups.items()):
             shown = [(layers_of(result)[0], result.estimate(measure)) for result in tried if len(layers_of(result)) == 1]
-            known = [(layer, estimate) for layer, estimate in shown if estimate is not None]
+            points = [(layer, estimate) for layer, estimate in shown if estimate is not None]
             shift = (index - (len(groups) - 1) / 2) * 0.12
-            draw_line(ax, [layer + shift for layer, _ in known], [estimate for _, estimate in known], label, look_of(label))
+            draw_line(ax, [layer + shift for layer, _ in points], [estimate for _, estimate in points], label, look_of(label))
         for result in systems:
             if not layers_of(result) and (estimate := result.estimate(measure)) is not None:
                 look = look_of(result.label)
@@ -157,10 +157,10 @@ def _draw_windows(systems: Sequence[SystemResult]) -> Figure:
             for width in sorted({len(layers_of(result)) for result in tried} - {1}):
                 windows = [result for result in tried if len(layers_of(result)) == width]
                 compared = [(layers_of(result)[0], result.against(base, measure)) for result in windows] if base else []
-                known = [(first, both.difference) for first, both in compared if both is not None]
-                at, look = [first + 0.08 * (width - 2) for first, _ in known], Look(look_of(label).color, MARKERS[width])
+                points = [(first, both.difference) for first, both in compared if both is not None]
+                at, look = [first + 0.08 * (width - 2) for first, _ in points], Look(look_of(label).color, MARKERS[width])
                 kind = "-" if width == 2 else ":"
-                draw_line(ax, at, [estimate for _, estimate in known], f"{label}, {width} layers", look, kind=kind)
+                draw_line(ax, at, [estimate for _, estimate in points], f"{label}, {width} layers", look, kind=kind)
         ax.axhline(0, color=GREY, linestyle="--", linewidth=0.8)
         ax.set_xticks(sorted({layers_of(result)[0] for result in systems if len(layers_of(result)) > 1}))
         ax.set_xlabel("first prompted layer")

@@ -35,7 +35,9 @@ def pairs(systems: Sequence[SystemResult]) -> list[tuple[SystemResult, SystemRes
     """
     twos = {result.label.split(",")[0]: result for result in systems if result.group == "two"}
     both = [(result, twos[result.label]) for result in systems if result.group == "one" and result.label in twos]
-    return [(at_seeds(one, two.seeds) if two.seeds else one, at_seeds(two, one.seeds) if one.seeds else two) for one, two in both]
+    return [
+        (at_seeds(single, two.seeds) if two.seeds else single, at_seeds(two, single.seeds) if single.seeds else two) for single, two in both
+    ]
 
 
 def _scores(setting: Setting, systems: Sequence[SystemResult]) -> Table:

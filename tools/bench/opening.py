@@ -48,12 +48,12 @@ def main() -> None:
             place = Path(folder) / str(documents)
             build(place, documents)
             size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-            loading, checked, unchecked, whole = [], [], [], []
+            loading, checked, unchecked, commands = [], [], [], []
             for _ in range(ROUNDS):  # in turn, so that a busy moment of the machine meets all of them
                 loading.append(float(run(ENCODER)))
                 checked.append(json.loads(run(OPENING, str(place), "True")))
                 unchecked.append(json.loads(run(OPENING, str(place), "False")))
-                whole.append(timed([sys.executable, "-m", "promptdsi", "search", str(place), "how hot should water for tea be"]))
+                commands.append(timed([sys.executable, "-m", "promptdsi", "search", str(place), "how hot should water for tea be"]))
             encoder = statistics.median(loading)
             middle = [statistics.median(times) for times in zip(*checked, strict=True)]
             quick = [statistics.median(times) for times in zip(*unchecked, strict=True)]
@@ -67,7 +67,7 @@ def main() -> None:
                     "the same, × encoder": round(middle[1] / encoder, 2),
                     "unchecked, × encoder": round(quick[1] / encoder, 2),
                     "second answer, ms": round(1000 * middle[2], 1),
-                    "whole command, s": round(statistics.median(whole), 2),
+                    "whole command, s": round(statistics.median(commands), 2),
                 }
             )
     imports = [timed([sys.executable, "-c", "import sentence_transformers, faiss"]) for _ in range(ROUNDS)]
@@ -92,7 +92,7 @@ def build(place: Path, documents: int) -> None:
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, params={"fit.epochs": 0}, offline=True, device="cpu").store
-    made = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(documents)]
+    corpus = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(documents)]
     vectors = np.random.default_rng(0).standard_normal((documents, 384), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     entry = Entry(
@@ -100,8 +100,8 @@ def build(place: Path, documents: int) -> None:
         since=2,
         count=documents,
         rows=store.blobs.put_rows(vectors, since=2),
-        ids=store.blobs.put_json(Ids.of(made, since=2)._asdict()),
-        documents=store.blobs.put_documents(enumerate(made), since=2),
+        ids=store.blobs.put_json(Ids.of(corpus, since=2)._asdict()),
+        documents=store.blobs.put_documents(enumerate(corpus), since=2),
     )
     manifest = store.manifest()
     store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry)))

@@ -51,7 +51,7 @@ def main() -> None:
                     seconds["search"][how].append(answered - learned)
         row: dict[str, object] = {"strategy": strategy}
         for what, both in seconds.items():
-            ratios = [two / one for one, two in zip(both["single"], both["two-pass"], strict=True)]
+            ratios = [two / single for single, two in zip(both["single"], both["two-pass"], strict=True)]
             row[f"{what}: two passes ÷ one"] = round(statistics.median(ratios), 2)
             row[f"{what}, from … to"] = f"{min(ratios):.2f} … {max(ratios):.2f}"
         rows.append(row)

@@ -63,9 +63,9 @@ class PlainStep:
 
     def step(self, ids: list[Ids], targets: Tensor) -> float:
         """One training step on a batch."""
-        longest = max(len(one) for one in ids)
-        batch = torch.from_numpy(np.stack([np.pad(one, (0, longest - len(one))) for one in ids]).astype(np.int64))
-        mask = (torch.arange(longest) < torch.tensor([len(one) for one in ids])[:, None]).long()
+        longest = max(len(query) for query in ids)
+        batch = torch.from_numpy(np.stack([np.pad(query, (0, longest - len(query))) for query in ids]).astype(np.int64))
+        mask = (torch.arange(longest) < torch.tensor([len(query) for query in ids])[:, None]).long()
         if self.two_pass:
             self.prefix.enabled = False
             with torch.no_grad():

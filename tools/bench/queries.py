@@ -26,14 +26,14 @@ import numpy as np
 from tools import evidence
 
 SIZES = (10_000, 100_000, 1_000_000)
-ROUNDS, ASKED, BATCH, WIDTH = 9, 24, 64, 384
+ROUNDS, QUERIES, BATCH, WIDTH = 9, 24, 64, 384
 WORDS = 24  # of a synthetic text
 OURS, INT8, THEIRS, BM25 = "promptdsi", "promptdsi int8", "sentence-transformers + FAISS flat", "bm25s"
 ENCODER, ENCODER_INT8 = "encoder alone", "encoder alone, int8"
 SCAN = "search in rows alone"
 SYSTEMS = (ENCODER, SCAN, OURS, ENCODER_INT8, INT8, THEIRS, BM25)
 FIRST = "a first query, so that nobody waits for what is set up once"
-Ask = Callable[[list[str]], Any]
+Ranker = Callable[[list[str]], Any]
 
 
 # What is asked ------------------------------------------------------------------------------------------------------------
@@ -44,8 +44,8 @@ def queries(count: int) -> list[str]:
     from promptdsi.corpus.sources import Request, build_stream
 
     corpora = build_stream("demo", Request()).corpora
-    asked = [pair.query.text for corpus in corpora for pair in corpus.pairs("test")]
-    return (asked * (1 + count // len(asked)))[:count]
+    questions = [pair.query.text for corpus in corpora for pair in corpus.pairs("test")]
+    return (questions * (1 + count // len(questions)))[:count]
 
 
 def build(place: Path, rows: int) -> Path:
@@ -91,19 +91,19 @@ def texts(rows: int) -> list[str]:
 # Who is asked, each in a process of its own -------------------------------------------------------------------------------
 
 
-def contestant(name: str, place: str) -> Ask:
+def contestant(name: str, place: str) -> Ranker:
     if name in (OURS, INT8, ENCODER, ENCODER_INT8):
         from promptdsi import Index
 
         index = Index.open(place, check=False, engine="int8" if name in (INT8, ENCODER_INT8) else "onnx")
-        return index.opened.encoder.encode if name in (ENCODER, ENCODER_INT8) else lambda asked: index.search(asked, k=10)
+        return index.opened.encoder.encode if name in (ENCODER, ENCODER_INT8) else lambda batch: index.search(batch, k=10)
     if name == SCAN:
         from promptdsi import Index
 
         snapshot = Index.open(place, check=False).opened
-        every = [FIRST, *queries(max(ASKED * ROUNDS, BATCH))]
-        known = dict(zip(every, snapshot.encoder.encode(every).vectors, strict=True))
-        return lambda asked: snapshot.table.top(np.stack([known[query] for query in asked]), 10)
+        every = [FIRST, *queries(max(QUERIES * ROUNDS, BATCH))]
+        vectors = dict(zip(every, snapshot.encoder.encode(every).vectors, strict=True))
+        return lambda batch: snapshot.table.top(np.stack([vectors[query] for query in batch]), 10)
     if name == THEIRS:
         import faiss
         from sentence_transformers import SentenceTransformer
@@ -111,11 +111,11 @@ def contestant(name: str, place: str) -> Ask:
         from promptdsi.model.backbone import backbone_folder
 
         model, flat = SentenceTransformer(str(backbone_folder("minilm"))), faiss.read_index(str(Path(place).parent / "rows.faiss"))
-        return lambda asked: flat.search(model.encode(asked, normalize_embeddings=True, show_progress_bar=False), 10)
+        return lambda batch: flat.search(model.encode(batch, normalize_embeddings=True, show_progress_bar=False), 10)
     import bm25s
 
     index = bm25s.BM25.load(Path(place).parent / "bm25")
-    return lambda asked: index.retrieve(bm25s.tokenize(asked, show_progress=False), k=10, show_progress=False)
+    return lambda batch: index.retrieve(bm25s.tokenize(batch, show_progress=False), k=10, show_progress=False)
 
 
 def prepare(place: str, rows: int) -> None:
@@ -139,9 +139,9 @@ def answer(name: str, place: str) -> None:
     print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
     for line in sys.stdin:
         taken = []
-        for asked in json.loads(line):
+        for batch in json.loads(line):
             began = time.perf_counter()
-            rank_queries(asked)
+            rank_queries(batch)
             taken.append(time.perf_counter() - began)
         status = Path("/proc/self/status").read_text()
         memory = {key: int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("RssAnon", "RssFile")}
@@ -157,13 +157,13 @@ class Contestant:
         self.ready = self._read()["ready"]
         self.memory: dict[str, float] = {}
 
-    def rank_queries(self, asked: list[list[str]]) -> list[float]:
+    def rank_queries(self, batches: list[list[str]]) -> list[float]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.write(json.dumps(batches) + "\n")
         self.process.stdin.flush()
-        said = self._read()
-        self.memory = said["memory"]
-        return list(said["seconds"])
+        timing = self._read()
+        self.memory = timing["memory"]
+        return list(timing["seconds"])
 
     def _read(self) -> Any:
         assert self.process.stdout is not None
@@ -197,19 +197,19 @@ def bandwidth(threads: int, size: int = 1 << 30) -> float:
 
 def measure(place: Path, rows: int) -> dict[str, Any]:
     """All systems at one size: single queries and a batch, in rounds."""
-    asked = queries(ASKED * ROUNDS)
+    questions = queries(QUERIES * ROUNDS)
     batch = queries(BATCH)
     threads = len(os.sched_getaffinity(0))
     rounds: list[dict[str, Any]] = []
     systems = {name: Contestant(name, place) for name in SYSTEMS}
     for number in range(ROUNDS):
-        own = [[query] for query in asked[number * ASKED : (number + 1) * ASKED]]
-        found: dict[str, Any] = {"bandwidth": max(bandwidth(threads), bandwidth(1))}
+        singles = [[query] for query in questions[number * QUERIES : (number + 1) * QUERIES]]
+        timings: dict[str, Any] = {"bandwidth": max(bandwidth(threads), bandwidth(1))}
         for name, system in systems.items():
-            taken = system.rank_queries(own)
-            found[name] = {"p50": statistics.median(taken), "all": taken}
-            found[name]["batch"] = min(system.rank_queries([batch, batch]))
-        rounds.append(found)
+            taken = system.rank_queries(singles)
+            timings[name] = {"p50": statistics.median(taken), "all": taken}
+            timings[name]["batch"] = min(system.rank_queries([batch, batch]))
+        rounds.append(timings)
     memory = {name: system.memory for name, system in systems.items()}
     ready = {name: system.ready for name, system in systems.items()}
     for system in systems.values():
@@ -217,19 +217,19 @@ def measure(place: Path, rows: int) -> dict[str, Any]:
     return {"rows": rows, "rounds": rounds, "memory": memory, "ready": ready, "exact": is_exact(place, rows, batch)}
 
 
-def is_exact(place: Path, rows: int, asked: list[str]) -> bool:
+def is_exact(place: Path, rows: int, batch: list[str]) -> bool:
     """Whether single searches and a batch find what scoring every row in float64 finds."""
     from promptdsi import Index
 
     snapshot = Index.open(place, check=False).opened
-    vectors = snapshot.encoder.encode(asked[:16]).vectors
+    vectors = snapshot.encoder.encode(batch[:16]).vectors
     every = np.concatenate([block.rows for block in snapshot.table.blocks])
-    together = snapshot.table.top(vectors, 10)
+    batched = snapshot.table.top(vectors, 10)
     for number, vector in enumerate(vectors):
         scores = np.concatenate([every[first : first + 65_536].astype(np.float64) @ vector for first in range(0, len(every), 65_536)])
         best = np.sort(scores.astype(np.float32))[::-1][:10]
         alone = snapshot.table.top(vector[None], 10)
-        if not (np.array_equal(alone.scores[0], best) and np.array_equal(together.scores[number], best)):
+        if not (np.array_equal(alone.scores[0], best) and np.array_equal(batched.scores[number], best)):
             return False
         if not np.array_equal(scores.astype(np.float32)[alone.rows[0]], best):
             return False
@@ -243,48 +243,50 @@ def cost_of_int8() -> dict[str, Any]:
 
     corpus = build_stream("demo", Request(), new=0).corpora[0]
     pairs = corpus.pairs("test")
-    asked, hits, vectors = [pair.query.text for pair in pairs], {}, []
+    questions, hits, vectors = [pair.query.text for pair in pairs], {}, []
     with tempfile.TemporaryDirectory() as folder:
         Index.create(Path(folder) / "index", corpus, params={"fit.epochs": 0}, offline=True, device="cpu")
         for engine in ("onnx", "int8"):
             index = Index.open(Path(folder) / "index", engine=engine)
-            vectors.append(index.opened.encoder.encode(asked).vectors)
+            vectors.append(index.opened.encoder.encode(questions).vectors)
             ranks = [
-                next((hit.rank for hit in found if hit.docid == pair.docid), 11)
-                for found, pair in zip(index.search(asked, k=10), pairs, strict=True)
+                next((hit.rank for hit in ranking if hit.docid == pair.docid), 11)
+                for ranking, pair in zip(index.search(questions, k=10), pairs, strict=True)
             ]
             hits[engine] = {k: 100 * statistics.mean(rank <= k for rank in ranks) for k in (1, 10)}
-    exact, near = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in vectors)
+    exact, near = (matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in vectors)
     cosines = (exact * near).sum(1)
-    said = {f"Hits@{k}": f"{hits['int8'][k]:.1f} instead of {hits['onnx'][k]:.1f}" for k in (1, 10)}
-    return said | {"queries": len(asked), "cosine": f"{cosines.mean():.4f} on average, {cosines.min():.4f} at worst"}
+    losses = {f"Hits@{k}": f"{hits['int8'][k]:.1f} instead of {hits['onnx'][k]:.1f}" for k in (1, 10)}
+    return losses | {"queries": len(questions), "cosine": f"{cosines.mean():.4f} on average, {cosines.min():.4f} at worst"}
 
 
 def middle(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
-def figures(found: dict[str, Any]) -> dict[str, Any]:
+def figures(result: dict[str, Any]) -> dict[str, Any]:
     """Ratios within rounds, and what the limits are."""
-    rounds, rows = found["rounds"], found["rows"]
+    rounds, rows = result["rounds"], result["rows"]
     stored = rows * (WIDTH + 8)  # a byte for each number, and each row's shift and scale
 
     def over(function: Callable[[dict[str, Any]], float]) -> dict[str, float]:
-        return middle([function(one) for one in rounds])
+        return middle([function(timings) for timings in rounds])
 
     return {
-        "one query, × encoder alone": over(lambda one: one[OURS]["p50"] / one[ENCODER]["p50"]),
-        "one query, × sentence-transformers + FAISS": over(lambda one: one[OURS]["p50"] / one[THEIRS]["p50"]),
-        "one query, × bm25s": over(lambda one: one[OURS]["p50"] / one[BM25]["p50"]),
-        "one query int8, × sentence-transformers + FAISS": over(lambda one: one[INT8]["p50"] / one[THEIRS]["p50"]),
-        "scan, × streaming the codes once": over(lambda one: one[SCAN]["p50"] / (stored / one["bandwidth"])),
+        "one query, × encoder alone": over(lambda timings: timings[OURS]["p50"] / timings[ENCODER]["p50"]),
+        "one query, × sentence-transformers + FAISS": over(lambda timings: timings[OURS]["p50"] / timings[THEIRS]["p50"]),
+        "one query, × bm25s": over(lambda timings: timings[OURS]["p50"] / timings[BM25]["p50"]),
+        "one query int8, × sentence-transformers + FAISS": over(lambda timings: timings[INT8]["p50"] / timings[THEIRS]["p50"]),
+        "scan, × streaming the codes once": over(lambda timings: timings[SCAN]["p50"] / (stored / timings["bandwidth"])),
         "one query beyond its encoder, × streaming the codes once": over(
-            lambda one: (one[OURS]["p50"] - one[ENCODER]["p50"]) / (stored / one["bandwidth"])
+            lambda timings: (timings[OURS]["p50"] - timings[ENCODER]["p50"]) / (stored / timings["bandwidth"])
         ),
-        "64 queries, throughput ÷ sentence-transformers + FAISS": over(lambda one: one[THEIRS]["batch"] / one[OURS]["batch"]),
-        "64 queries int8, throughput ÷ sentence-transformers + FAISS": over(lambda one: one[THEIRS]["batch"] / one[INT8]["batch"]),
-        "64 queries, throughput ÷ bm25s": over(lambda one: one[BM25]["batch"] / one[OURS]["batch"]),
-        "GB/s of memory": over(lambda one: one["bandwidth"] / 1e9),
+        "64 queries, throughput ÷ sentence-transformers + FAISS": over(lambda timings: timings[THEIRS]["batch"] / timings[OURS]["batch"]),
+        "64 queries int8, throughput ÷ sentence-transformers + FAISS": over(
+            lambda timings: timings[THEIRS]["batch"] / timings[INT8]["batch"]
+        ),
+        "64 queries, throughput ÷ bm25s": over(lambda timings: timings[BM25]["batch"] / timings[OURS]["batch"]),
+        "GB/s of memory": over(lambda timings: timings["bandwidth"] / 1e9),
     }
 
 
@@ -294,33 +296,33 @@ def main() -> None:
     if sys.argv[1:2] == ["--prepare"]:
         return prepare(sys.argv[2], int(sys.argv[3]))
     sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
-    found = []
+    results = []
     for rows in sizes:
         with tempfile.TemporaryDirectory() as folder:
             place = build(Path(folder) / "index", rows)
             subprocess.run([sys.executable, "-m", "tools.bench.queries", "--prepare", str(place), str(rows)], check=True)
-            found.append(measure(place, rows))
+            results.append(measure(place, rows))
     table = []
-    for one in found:
+    for result in results:
         for name in SYSTEMS:
-            rounds = [entry[name] for entry in one["rounds"]]
+            rounds = [entry[name] for entry in result["rounds"]]
             p50, batch = (middle([1e3 * entry[part] for entry in rounds]) for part in ("p50", "batch"))
             slowest = float(np.quantile([1e3 * taken for entry in rounds for taken in entry["all"]], 0.99))
             table.append(
                 {
-                    "rows": one["rows"],
+                    "rows": result["rows"],
                     "system": name,
                     "one query, p50 ms": round(p50["median"], 2),
                     "from … to": f"{p50['low']:.2f} … {p50['high']:.2f}",
                     "p99 ms": round(slowest, 2),
                     "64 queries, per s": round(1e3 * BATCH / batch["median"]),
-                    "memory of its own, MiB": round(one["memory"][name]["RssAnon"]),
-                    "mapped, MiB": round(one["memory"][name]["RssFile"]),
-                    "ready after, s": round(one["ready"][name], 2),
+                    "memory of its own, MiB": round(result["memory"][name]["RssAnon"]),
+                    "mapped, MiB": round(result["memory"][name]["RssFile"]),
+                    "ready after, s": round(result["ready"][name], 2),
                 }
             )
-    ratios = {f"{one['rows']:,} rows": figures(one) for one in found}
-    exact = {f"{one['rows']:,} rows": one["exact"] for one in found}
+    ratios = {f"{result['rows']:,} rows": figures(result) for result in results}
+    exact = {f"{result['rows']:,} rows": result["exact"] for result in results}
     facts: dict[str, Any] = {"rounds": ROUNDS, "ratios": ratios, "exact": exact, "int8 on the demo corpus": cost_of_int8()}
     evidence.write("bench-queries", "One query, and sixty-four", "make bench", table, **facts)
 

@@ -47,17 +47,17 @@ def main() -> None:
                 text = f"Document {number} speaks of item {number % 977} and place {number % 89} in a few plain words, some twenty of them."
                 file.write(json.dumps({"_id": f"doc-{number}", "title": f"Title {number}", "text": text}) + "\n")
         kinds = ("json.loads alone", "documents, streamed", "Corpus.read, held in memory")
-        found: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+        measurements: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
         for _ in range(ROUNDS):  # in turn, so that a noisy minute falls on all of them
             for kind in kinds:
                 output = subprocess.run(
                     [sys.executable, "-m", "tools.bench.reading", "--one", kind, str(path)], capture_output=True, text=True, check=True
                 ).stdout
-                found[kind].append(json.loads(output))
+                measurements[kind].append(json.loads(output))
         size = path.stat().st_size
-    base = statistics.median(run["seconds"] for run in found[kinds[0]])
+    base = statistics.median(run["seconds"] for run in measurements[kinds[0]])
     rows = []
-    for kind, runs in found.items():
+    for kind, runs in measurements.items():
         seconds = statistics.median(run["seconds"] for run in runs)
         spread = max(run["seconds"] for run in runs) - min(run["seconds"] for run in runs)
         rows.append(

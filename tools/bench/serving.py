@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tools import evidence
 
-ROUNDS, ASKED, CLIENTS, SECONDS = 5, 60, 8, 4.0
+ROUNDS, QUERIES, CLIENTS, SECONDS = 5, 60, 8, 4.0
 PYTHON = """
 import json, sys, time
 from promptdsi.index.index import Index
@@ -40,7 +40,7 @@ def main() -> None:
 
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `promptdsi serve` sets it
     corpora = build_stream("demo", Request()).corpora
-    queries = [pair.query.text for pair in corpora[0].pairs("test")][:ASKED]
+    queries = [pair.query.text for pair in corpora[0].pairs("test")][:QUERIES]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "index"
         Index.create(path, corpora[0], params={"fit.epochs": 0}, offline=True, device="cpu")
@@ -71,18 +71,19 @@ def measure(path: Path, queries: list[str]) -> dict[str, float]:
         for query in queries[:10]:
             in_python(query), over_http(query)
         pairs = [(in_python(query), over_http(query)) for query in queries]
-        own, added = statistics.median(one for one, _ in pairs), statistics.median(other - one for one, other in pairs)
-        alone, together = throughput(port, 1, queries), throughput(port, CLIENTS, queries)
+        local = statistics.median(direct for direct, _ in pairs)
+        added = statistics.median(remote - direct for direct, remote in pairs)
+        alone, parallel = throughput(port, 1, queries), throughput(port, CLIENTS, queries)
     finally:
         server.terminate()
         python.kill()
         server.wait(), python.wait()
     return {
-        "one search in Python, ms, p50": 1000 * own,
+        "one search in Python, ms, p50": 1000 * local,
         "added over HTTP, ms, p50": 1000 * added,
         "one client, queries/s": alone,
-        "eight clients, queries/s": together,
-        "eight clients ÷ one": together / alone,
+        "eight clients, queries/s": parallel,
+        "eight clients ÷ one": parallel / alone,
     }
 
 

@@ -37,19 +37,19 @@ def read(folder: Path, name: str) -> dict[str, Any]:
 def main_ratios(folder: Path) -> dict[str, float]:
     """What must not fall; more is better in all."""
     steps = {row["step"]: row for row in read(folder, "training")["rows"]}
-    found = {
-        f"training: queries per second of a continual step, ÷ {name}": min(steps[one][column] for one in STRATEGIES)
+    values = {
+        f"training: queries per second of a continual step, ÷ {name}": min(steps[strategy][column] for strategy in STRATEGIES)
         for name, column in (("plain Hugging Face", "÷ plain"), ("Naive-PromptDSI", "÷ Naive-PromptDSI"))
     }
-    for size, own in read(folder, "queries")["ratios"].items():
-        one, many = own[f"one query, × {THEIRS}"], own[f"64 queries, throughput ÷ {THEIRS}"]
-        found[f"one query, {size}: time of {THEIRS} ÷ ours"] = 1 / one["median"]
-        found[f"64 queries, {size}: throughput ÷ {THEIRS}"] = many["median"]
+    for size, ratios in read(folder, "queries")["ratios"].items():
+        single, batch = ratios[f"one query, × {THEIRS}"], ratios[f"64 queries, throughput ÷ {THEIRS}"]
+        values[f"one query, {size}: time of {THEIRS} ÷ ours"] = 1 / single["median"]
+        values[f"64 queries, {size}: throughput ÷ {THEIRS}"] = batch["median"]
         if size.startswith("10,000 "):
-            found[f"one query, {size}: encoder alone ÷ all of it"] = 1 / own["one query, × encoder alone"]["median"]
+            values[f"one query, {size}: encoder alone ÷ all of it"] = 1 / ratios["one query, × encoder alone"]["median"]
         else:
-            found[f"one query, {size}: streaming the codes once ÷ scan"] = 1 / own["scan, × streaming the codes once"]["median"]
-    return {name: round(value, 2) for name, value in found.items()}
+            values[f"one query, {size}: streaming the codes once ÷ scan"] = 1 / ratios["scan, × streaming the codes once"]["median"]
+    return {name: round(value, 2) for name, value in values.items()}
 
 
 def page(folder: Path) -> str:
@@ -63,10 +63,10 @@ def page(folder: Path) -> str:
     lines += ["## Limits", "", "| what | median | from … to |", "|:--|--:|--:|"]
     top, low_high = training["peak of products of these shapes, GFLOP/s"], training["peak, from … to"]
     lines += [f"| products of a layer's shapes, GFLOP/s | {top} | {low_high} |"]
-    for size, own in queries["ratios"].items():
+    for size, ratios in queries["ratios"].items():
         for name in ("GB/s of memory", "scan, × streaming the codes once", "one query beyond its encoder, × streaming the codes once"):
-            one = own[name]
-            lines.append(f"| {size}: {name} | {one['median']:.2f} | {one['low']:.2f} … {one['high']:.2f} |")
+            ratio = ratios[name]
+            lines.append(f"| {size}: {name} | {ratio['median']:.2f} | {ratio['low']:.2f} … {ratio['high']:.2f} |")
     lines += ["", "Searches found exactly what scoring every row in float64 finds: "]
     lines[-1] += ", ".join(f"{size} {'yes' if exact else '**no**'}" for size, exact in queries["exact"].items()) + "."
     cost = queries["int8 on the demo corpus"]
@@ -144,8 +144,8 @@ def growth(folder: Path) -> dict[str, dict[str, list[tuple[float, float]]]]:
     for column in ("one query, p50 ms", "64 queries, per s"):
         for row in queries:
             panels.setdefault(column, {}).setdefault(row["system"], []).append((row["rows"], row[column]))
-    for size, own in read(folder, "training")["queries per second as rows grow"].items():
-        for name, value in own.items():
+    for size, rates in read(folder, "training")["queries per second as rows grow"].items():
+        for name, value in rates.items():
             rows = int(size.removesuffix(" rows").replace(",", ""))
             panels.setdefault("training, queries per s", {}).setdefault(name, []).append((rows, value))
     for column in ("open, s", "open and first answer, s"):
@@ -157,15 +157,15 @@ def floors() -> int:
     """Measure again and compare; what is slower than before by more than a fifth is named."""
     if not FLOORS.is_file():
         raise SystemExit(f"{FLOORS} is missing: make bench writes it where there is none")
-    known = json.loads(FLOORS.read_text("utf-8"))
+    floor_ratios = json.loads(FLOORS.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as place:
         environment = os.environ | {evidence.ELSEWHERE: place}
         for words in (["tools.bench.training"], ["tools.bench.queries", "10000", "100000"]):
             subprocess.run([sys.executable, "-m", *words], check=True, env=environment, cwd=ROOT)
-        found = main_ratios(Path(place))
-    fallen = [name for name, value in found.items() if value < FALLEN * known.get(name, 0.0)]
-    for name, value in found.items():
-        print(f"{'FALLEN' if name in fallen else 'ok':8} {value:6.2f}  floor {known.get(name, 0.0):6.2f}  {name}")
+        ratios = main_ratios(Path(place))
+    fallen = [name for name, value in ratios.items() if value < FALLEN * floor_ratios.get(name, 0.0)]
+    for name, value in ratios.items():
+        print(f"{'FALLEN' if name in fallen else 'ok':8} {value:6.2f}  floor {floor_ratios.get(name, 0.0):6.2f}  {name}")
     return int(bool(fallen))
 
 

@@ -43,8 +43,8 @@ MANY_ROWS = 1_000_000  # whose memory is looked at
 
 def chosen(corpus: Corpus) -> list[TrainingPair]:
     """The queries of one round: the same for every step, so that rounds differ by noise alone."""
-    asked = training_pairs_of(corpus, pseudo=5, seed=0)
-    return [asked[number] for number in np.random.default_rng(0).permutation(len(asked))[: BATCH * BATCHES]]
+    pairs = training_pairs_of(corpus, pseudo=5, seed=0)
+    return [pairs[number] for number in np.random.default_rng(0).permutation(len(pairs))[: BATCH * BATCHES]]
 
 
 class OurStep:
@@ -61,10 +61,10 @@ class OurStep:
         model.rows.grow([document.docid for document in corpus.documents], 0.05 * torch.randn(NEW, 384))
         self.examples: Examples = tokenize_pairs(chosen(corpus), model.rows, self.tokenizer, max_tokens=32)
         started = time.perf_counter()
-        self.kept = lower_states(model, self.examples.ids, self.tokenizer)
+        self.lower = lower_states(model, self.examples.ids, self.tokenizer)
         self.once = time.perf_counter() - started
-        model.strategy.prepare(self.kept.query, torch.arange(len(self.kept.query)) % 20 if model.strategy.wants_topics else None)
-        model.strategy.begin_corpus(self.kept.query)
+        model.strategy.prepare(self.lower.query, torch.arange(len(self.lower.query)) % 20 if model.strategy.wants_topics else None)
+        model.strategy.begin_corpus(self.lower.query)
         learning = [p for p in model.parameters() if p.requires_grad]
         self.model, self.optimizer = model.train(), torch.optim.AdamW(learning, lr=1e-4)
         self.batches = bucketed(self.examples.lengths, BATCH, seed=0, epoch=0)
@@ -72,7 +72,7 @@ class OurStep:
     def step(self, number: int) -> int:
         batch = self.batches[number % len(self.batches)]
         tokens = self.tokenizer.pad([self.examples.ids[n] for n in batch])
-        encoded = self.model(tokens, entering=self.kept.batch(batch.tolist(), tokens), query=self.kept.query[torch.from_numpy(batch)])
+        encoded = self.model(tokens, entering=self.lower.batch(batch.tolist(), tokens), query=self.lower.query[torch.from_numpy(batch)])
         loss = (
             cross_entropy(encoded.vectors, self.model.rows, self.examples.targets[torch.from_numpy(batch)]).mean() + encoded.selection.loss
         )
@@ -133,10 +133,10 @@ def plain_examples(rows: int) -> Examples:
     """The same queries without our model, so that the plain step's memory is its own."""
     corpus = build_stream("demo", Request(), new=0).corpora[0]
     places = {document.docid: rows - NEW + number for number, document in enumerate(corpus.documents)}
-    asked = chosen(corpus)
+    pairs = chosen(corpus)
     tokenizer = Tokenizer(read_tokenizer(backbone_folder("minilm")), 0)
-    ids = tokenizer.encode([one.text for one in asked], max_tokens=32).ids
-    return Examples(ids, torch.tensor([places[one.docid] for one in asked]))
+    ids = tokenizer.encode([pair.text for pair in pairs], max_tokens=32).ids
+    return Examples(ids, torch.tensor([places[pair.docid] for pair in pairs]))
 
 
 def rows_only(rows: int) -> float:
@@ -149,9 +149,9 @@ def rows_only(rows: int) -> float:
     model.rows.grow([f"old{n}" for n in range(rows)], 0.05 * torch.randn(rows, 384))
     model.rows.freeze()
     model.rows.grow([document.docid for document in documents], 0.05 * torch.randn(len(documents), 384))
-    here = {document.docid for document in documents}
-    asked = [one for one in training_pairs_of(corpus, pseudo=8, seed=0) if one.docid in here][:ROWS_ONLY_QUERIES]
-    examples = tokenize_pairs(asked, model.rows, method.tokenizer_, max_tokens=32)
+    docids = {document.docid for document in documents}
+    pairs = [pair for pair in training_pairs_of(corpus, pseudo=8, seed=0) if pair.docid in docids][:ROWS_ONLY_QUERIES]
+    examples = tokenize_pairs(pairs, model.rows, method.tokenizer_, max_tokens=32)
     options = method.add_options
     rates = Rates(0.0, options.row_lr, 0.0, 0.0, options.row_decay)
     plan = Plan(options.epochs, options.batch_size, options.schedule, 0)
@@ -164,12 +164,12 @@ def useful(name: str, lengths: Any, rows: int) -> float:
     """Multiplications and additions that one query of a step needs, on average: METHOD's count, the last layer for one token."""
     width, layers, first = 384, 6, PROMPTED_LAYER
     tokens = np.asarray(lengths, np.float64)
-    whole = 24 * tokens * width**2 + 4 * tokens**2 * width
+    layer = 24 * tokens * width**2 + 4 * tokens**2 * width
     last = 4 * tokens * width**2 + 20 * width**2 + 4 * tokens * width
     if name == D0:
-        return float((3 * ((layers - 1) * whole + last)).mean()) + 6 * width * rows
-    forward = (layers - first) * whole + last
-    backward = (layers - first - 1) * (whole + 4 * tokens**2 * width) + last + 18 * tokens * width**2
+        return float((3 * ((layers - 1) * layer + last)).mean()) + 6 * width * rows
+    forward = (layers - first) * layer + last
+    backward = (layers - first - 1) * (layer + 4 * tokens**2 * width) + last + 18 * tokens * width**2
     return float((forward + backward).mean()) + 4 * width * rows + 2 * width * NEW
 
 
@@ -189,7 +189,7 @@ def peak(tokens: int) -> float:
 
 def growth() -> dict[str, dict[str, float]]:
     """Queries per second of some steps as rows grow; the steps take turns."""
-    found: dict[str, dict[str, float]] = {}
+    medians: dict[str, dict[str, float]] = {}
     for rows in SIZES:
         ours = OurStep("s++", rows)
         steps: dict[str, Any] = {name: make(name, rows, ours.examples) for name in PLAIN} | {"s++": ours}
@@ -201,8 +201,8 @@ def growth() -> dict[str, dict[str, float]]:
                 started = time.perf_counter()
                 queries = sum(step.step(number) for number in range(BATCHES))
                 rates[name].append(queries / (time.perf_counter() - started))
-        found[f"{rows:,} rows"] = {name: round(statistics.median(own), 1) for name, own in rates.items()}
-    return found
+        medians[f"{rows:,} rows"] = {name: round(statistics.median(values), 1) for name, values in rates.items()}
+    return medians
 
 
 def memory_of(name: str, rows: int) -> float:
@@ -231,14 +231,16 @@ def main() -> None:
             queries = sum(step.step(round_number * BATCHES + number) for number in range(BATCHES))
             rates[name].append(queries / (time.perf_counter() - started))
     table = []
-    for name, found in rates.items():
-        plain, naive = ([one / base for one, base in zip(found, rates[baseline], strict=True)] if name != D0 else [] for baseline in PLAIN)
+    for name, speeds in rates.items():
+        plain, naive = (
+            [speed / base for speed, base in zip(speeds, rates[baseline], strict=True)] if name != D0 else [] for baseline in PLAIN
+        )
         work = useful(name, examples.lengths, rows)
-        shares = [100 * one * work / top for one, top in zip(found, peaks, strict=True)]
+        shares = [100 * speed * work / top for speed, top in zip(speeds, peaks, strict=True)]
         table.append(
             {
                 "step": name,
-                "queries per second": round(statistics.median(found), 1),
+                "queries per second": round(statistics.median(speeds), 1),
                 "÷ plain": round(statistics.median(plain), 2) if plain else "",
                 "÷ plain, from … to": spread(plain) if plain else "",
                 "÷ Naive-PromptDSI": round(statistics.median(naive), 2) if naive else "",

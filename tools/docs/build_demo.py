@@ -44,8 +44,8 @@ def load() -> Corpus:
         for entry in entries:
             fields = {"subject": file.stem, "arrives": arrives[entry["id"]]}
             documents.append(Document(entry["id"], entry["text"], entry["title"], fields))
-            asked = [*(("train", text) for text in entry["train"]), ("dev", entry["dev"]), ("test", entry["test"])]
-            for number, (split, text) in enumerate(asked, 1):
+            texts = [*(("train", text) for text in entry["train"]), ("dev", entry["dev"]), ("test", entry["test"])]
+            for number, (split, text) in enumerate(texts, 1):
                 query = Query(f"{entry['id']}-q{number}", text)
                 queries.append(query)
                 qrels[split].append(Judgement(query.queryid, entry["id"]))

@@ -38,14 +38,14 @@ def main() -> int:
     if not (source / "CURRENT").is_file():
         print(f"{source} is no index; `make demo` makes one", file=sys.stderr)
         return 2
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
         print("there is no Chromium: apt-get install chromium", file=sys.stderr)
         return 2
     expect.set_options(timeout=120_000)  # milliseconds; opening, drawing the map and adding take some seconds each
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         index = shutil.copytree(source, Path(folder) / "demo")  # the page shows the folder's name
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         with served(index) as url, contextlib.closing(browser):
             take_all(browser, url)
     return 0

@@ -29,13 +29,13 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the figures instead of writing them")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = soak(Path(folder), arguments.kills, arguments.seed)
+        record = soak(Path(folder), arguments.kills, arguments.seed)
     if arguments.print:
-        print(json.dumps(found))
+        print(json.dumps(record))
         return
     from tools import evidence
 
-    evidence.write("soak-kills", "Killed with SIGKILL while adding", "make soak", [found])
+    evidence.write("soak-kills", "Killed with SIGKILL while adding", "make soak", [record])
 
 
 def soak(folder: Path, kills: int, seed: int) -> dict[str, object]:
@@ -50,9 +50,9 @@ def soak(folder: Path, kills: int, seed: int) -> dict[str, object]:
     small.create(original, corpora[0], backbone, add_epochs=20).add(corpora[1])
     old = small.signature(original)
     started = time.monotonic()
-    whole = small.copied(original, folder / "whole")
-    Index.open(whole, device="cpu").add(corpora[2])
-    new, seconds = small.signature(whole), time.monotonic() - started
+    complete = small.copied(original, folder / "whole")
+    Index.open(complete, device="cpu").add(corpora[2])
+    new, seconds = small.signature(complete), time.monotonic() - started
     rng = random.Random(seed)
     counts = {"old": 0, "new": 0, "neither": 0, "with_leftovers": 0}
     for _ in range(kills):
