@@ -13,7 +13,7 @@ PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
-	@echo "make test     all tests (about 7 minutes on two cores), and which were slowest"
+	@echo "make test     all tests (about 8 minutes on two cores), and which were slowest"
 	@echo "make coverage all tests with coverage of the package (half as much time again)"
 	@echo "make check    format, lint, types, generated docs, tests with coverage"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"

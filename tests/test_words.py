@@ -27,64 +27,6 @@ PARTS = frozenset(
 )
 # Rules and requirements are quoted where they are needed; these documents are not part of the repository.
 REFERENCE = re.compile(r"\b(METHOD|DESIGN|STYLE|WORDS|RETRIEVAL)(\.md)?:? ?(\d+(\.\d+)*|section)|\b(METHOD|DESIGN|RETRIEVAL|WORDS)\.md\b")
-# Names in these files are still to be revised; the list only shrinks.
-UNFINISHED = frozenset(
-    (
-        "experiments/figure_claims.py",
-        "experiments/figures.py",
-        "experiments/paper_sums.py",
-        "experiments/reports/curves.py",
-        "experiments/reports/layers.py",
-        "experiments/reports/passes.py",
-        "experiments/reproduction_values.py",
-        "promptdsi/cli/bench_command.py",
-        "promptdsi/methods/dsi_method.py",
-        "promptdsi/methods/options.py",
-        "tests/bench/test_bench_command.py",
-        "tests/bench/test_reports.py",
-        "tests/bench/test_reproduction.py",
-        "tests/bench/test_runs.py",
-        "tests/bench/test_schema.py",
-        "tests/bench/test_tables.py",
-        "tests/cli/test_cli_index.py",
-        "tests/engine/test_engine.py",
-        "tests/engine/test_engine_rows.py",
-        "tests/index/test_forgetting.py",
-        "tests/index/test_index.py",
-        "tests/index/test_index_damage.py",
-        "tests/index/test_index_edge_cases.py",
-        "tests/index/test_index_faults.py",
-        "tests/index/test_index_growth.py",
-        "tests/index/test_index_machine.py",
-        "tests/methods/test_baselines.py",
-        "tests/methods/test_contract.py",
-        "tests/methods/test_dpr.py",
-        "tests/methods/test_promptdsi.py",
-        "tests/model/test_encoder.py",
-        "tests/model/test_published_defect.py",
-        "tests/model/test_rows.py",
-        "tests/model/test_strategies.py",
-        "tests/training/distributed_run.py",
-        "tests/training/test_convex.py",
-        "tests/training/test_distributed.py",
-        "tests/training/test_row_norms.py",
-        "tests/training/test_stages.py",
-        "tests/training/test_training.py",
-        "tools/bench/adding.py",
-        "tools/bench/opening.py",
-        "tools/bench/passes.py",
-        "tools/bench/plain_step.py",
-        "tools/bench/queries.py",
-        "tools/bench/reading.py",
-        "tools/bench/serving.py",
-        "tools/bench/summary.py",
-        "tools/bench/training.py",
-        "tools/docs/build_demo.py",
-        "tools/docs/build_screenshots.py",
-        "tools/evidence.py",
-        "tools/soak/soak_kills.py",
-    )
-)
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -109,8 +51,6 @@ def is_vague(name: str) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_names_are_words_of_the_field(path: Path) -> None:
-    if path.relative_to(ROOT).as_posix() in UNFINISHED:
-        pytest.skip("names not yet revised")
     names = [(path.stem, 1), *identifiers(ast.parse(path.read_text("utf-8")))]
     assert not [f"{path.name}:{line} {name}" for name, line in names if is_vague(name)]
 
