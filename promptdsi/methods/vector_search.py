@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +154,7 @@ def to_bytes(tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = No
 
 
 @dataclass(kw_only=True)
-class VectorSearch:
+class VectorSearch(ABC):
     """A mix-in for `Method`. Learned state: `model_` (encoder, prompts and rows), `tokenizer_` and `truncated_documents_`."""
 
     backbone: str = "minilm"
@@ -165,21 +166,21 @@ class VectorSearch:
     tokenizer_: Tokenizer = field(init=False, repr=False, compare=False)
     truncated_documents_: int = field(init=False, repr=False, compare=False)  # of the last corpus
 
+    @abstractmethod
     def start(self, backbone: Backbone) -> None:
         """Make an untrained model around a backbone: sets `model_` and `tokenizer_`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def metadata(self) -> dict[str, Any]:
         """What was learned beside weights, as JSON."""
-        raise NotImplementedError
 
     def tensors(self) -> dict[str, Tensor]:
         """What was learned beside the model itself, by name: mean queries, a second tower."""
         return {}
 
+    @abstractmethod
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restore what `metadata` and `tensors` gave."""
-        raise NotImplementedError
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)
