@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Threads of torch wait for each other without spinning. By default they spin: on two cores one other busy process then makes training
+# some eighty times slower, because a thread spins through the time slice that the thread it waits for needs. Read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from typing import TYPE_CHECKING, Any
 
 from promptdsi.corpus import Corpus, Document, Judgement, Query

@@ -24,7 +24,8 @@ from promptdsi.engine.graph import IR, OPSET, Session
 from promptdsi.errors import DataError
 from promptdsi.model.path import Floats
 
-DTYPES = {"F32": np.float32, "F64": np.float64, "F16": np.float16, "I8": np.int8, "I32": np.int32, "I64": np.int64}
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I8": np.int8}
+DTYPES |= {"U16": np.uint16, "U8": np.uint8}
 LARGEST_HEADER = 100_000_000  # bytes, the bound the safetensors library itself sets
 LARGEST = 127
 # A quantized query is unsigned, 1 to 127 with zero at `ZERO_POINT`: products of unsigned and signed bytes are the fast ones, and with

@@ -1,4 +1,7 @@
-"""All rows of a generation and exact top-k search in them.
+"""All rows of a generation and exact top-k search in them, by document.
+
+A document has one row or, if it is long, one for each of its passages, next to each other; its score is that of its best row. Where words
+count, the score of a row is the product with the query's vector plus the word score of its passage (`engine/words.py`).
 
 Every search has two steps. The first gives each row an approximate score with a bound on its error: from int8 rows for a few queries,
 where reading the rows is what takes the time; from a float32 product for many. The second scores in float64 the few rows that may be
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
+from promptdsi.engine.words import WordQuery
 from promptdsi.model.path import Floats, unit
 
 if TYPE_CHECKING:
@@ -42,17 +46,25 @@ class RowChunk(NamedTuple):
     panels: Sequence[RowBlock]
     starts: Sequence[int]  # each panel's first row, counted within the chunk
     deleted: Numbers  # deleted rows, counted within the chunk
+    documents: Numbers | None  # the first row of each document within the chunk; None where every document has one row
     length: Floats  # (n,)
     error: Floats  # (n,)
     max_length: float
     max_error: float
 
     @classmethod
-    def from_panels(cls, first: int, panels: Sequence[RowBlock], deleted: Numbers) -> RowChunk:
+    def from_panels(cls, first: int, panels: Sequence[RowBlock], deleted: Numbers, documents: Numbers | None) -> RowChunk:
         length, error = (_concat(parts) for parts in zip(*(panel.bounds() for panel in panels), strict=True))
         starts = [0, *accumulate(len(panel.rows) for panel in panels[:-1])]
         low, high = np.searchsorted(deleted, (first, first + len(length)))
-        return cls(first, panels, starts, deleted[low:high] - first, length, error, float(length.max()), float(error.max()))
+        if documents is not None:  # a document may have begun in the chunk before
+            documents = np.union1d([0], documents[slice(*np.searchsorted(documents, (first, first + len(length))))] - first)
+        hidden = deleted[low:high] - first
+        return cls(first, panels, starts, hidden, documents, length, error, float(length.max()), float(error.max()))
+
+    def best_of_documents(self, scores: Floats) -> Floats:
+        """The best score of each document's rows in this chunk."""
+        return scores if self.documents is None else np.maximum.reduceat(scores, self.documents)
 
     def scan(self, query: QuantizedQuery, threads: int) -> Floats:
         """The approximate score of each row (n,), from the int8 rows."""
@@ -89,17 +101,30 @@ class RowChunk(NamedTuple):
 
 
 class TopRows(NamedTuple):
-    """The best rows of each query, best first, and their scores: (B, k) each."""
+    """The best row of each of the best documents, best first, and their scores: (B, k) each."""
 
     rows: Numbers
     scores: Floats
 
 
 class RowTable:
-    """Rows by number, in the order of `docids`; rows in `deleted` are never returned. Immutable, so threads may share it."""
+    """Rows by number, in the order of `docids`; rows in `deleted` are never returned. Immutable, so threads may share it.
 
-    def __init__(self, blocks: Sequence[RowBlock], docids: Sequence[str], deleted: set[int], *, threads: int = 1) -> None:
+    `document_starts` are the first rows of all documents, where some have several; by default each row is a document.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[RowBlock],
+        docids: Sequence[str],
+        deleted: set[int],
+        *,
+        document_starts: Numbers | None = None,
+        threads: int = 1,
+    ) -> None:
         self.blocks, self.docids, self.deleted, self.threads = blocks, docids, deleted, threads
+        one_each = document_starts is None or len(document_starts) == len(docids)
+        self.document_starts = None if one_each else document_starts
         self.firsts = np.cumsum([0, *(len(block.rows) for block in blocks)])
         self.quantized = all(block.quantized for block in blocks)
         self._deleted = np.array(sorted(deleted), np.int64)
@@ -109,15 +134,36 @@ class RowTable:
     def from_rows(cls, rows: Rows) -> RowTable:
         """The rows of a model. Not quantized: that takes longer than the few searches a model is asked for."""
         blocks = [RowBlock(block.detach().cpu().numpy()) for block in rows.blocks]
-        return cls(merge_small_blocks(blocks), rows.docids, rows.deleted, threads=cores())
+        starts = np.array(rows.starts, np.int64) if rows.several else None
+        return cls(merge_small_blocks(blocks), rows.docids, rows.deleted, document_starts=starts, threads=cores())
 
     def __len__(self) -> int:
         return len(self.docids)
 
     @cached_property
     def row_of(self) -> dict[str, int]:
-        """The row of each docid; of a replaced document, the newest."""
-        return {docid: row for row, docid in enumerate(self.docids)}
+        """The first row of each docid; of a replaced document, the newest."""
+        starts = range(len(self)) if self.document_starts is None else self.document_starts.tolist()
+        return {self.docids[row]: row for row in starts}
+
+    def rows_of(self, docid: str) -> range:
+        """All rows of a document."""
+        return self.document_rows(self.row_of[docid])
+
+    def document_rows(self, row: int) -> range:
+        """All rows of the document that a row belongs to."""
+        if self.document_starts is None:
+            return range(row, row + 1)
+        number = int(np.searchsorted(self.document_starts, row, side="right"))
+        end = int(self.document_starts[number]) if number < len(self.document_starts) else len(self)
+        return range(int(self.document_starts[number - 1]), end)
+
+    @cached_property
+    def live_documents(self) -> int:
+        """How many documents can be retrieved. All rows of a document are deleted together."""
+        if self.document_starts is None:
+            return len(self) - len(self.deleted)
+        return int((~np.isin(self.document_starts, self._deleted)).sum())
 
     def vectors(self, rows: Sequence[int] | Numbers) -> Floats:
         """Rows by number: (n, D)."""
@@ -131,42 +177,65 @@ class RowTable:
             vectors[inside] = self.blocks[block].rows[numbers[inside] - self.firsts[block]]
         return vectors
 
-    def scores(self, query: Floats, rows: Sequence[int] | Numbers) -> Floats:
+    def scores(self, query: Floats, rows: Sequence[int] | Numbers, words: WordQuery | None = None) -> Floats:
         """Exact scores of some rows: summed in float64, rounded to float32."""
         numbers, exact = np.asarray(rows, np.int64), query.astype(np.float64)
         scores = np.empty(len(numbers), np.float32)
         for first in range(0, len(numbers), EXACT_ROWS):
-            part = self.vectors(numbers[first : first + EXACT_ROWS]).astype(np.float64)
+            some = numbers[first : first + EXACT_ROWS]
             # Not a matrix product: it sums equal rows in different orders depending on their position, and they would not tie.
-            scores[first : first + EXACT_ROWS] = (part * exact).sum(1)
+            products = (self.vectors(some).astype(np.float64) * exact).sum(1)
+            scores[first : first + EXACT_ROWS] = products + words.scores(some) if words else products
         return scores
 
-    def top(self, queries: Floats, k: int) -> TopRows:
-        """The k best live rows of each query (B, D), ties by docid."""
-        k = min(k, len(self) - len(self.deleted))
-        parts = [self._top_of_batch(queries[first : first + BATCH], k) for first in range(0, max(len(queries), 1), BATCH)]
+    def top(self, queries: Floats, k: int, words: Sequence[WordQuery] | None = None) -> TopRows:
+        """The k best live documents of each query (B, D), ties by docid; `words` are the words of each query."""
+        k = min(k, self.live_documents)
+        each: Sequence[WordQuery | None] = words or [None] * len(queries)
+        batches = [slice(first, first + BATCH) for first in range(0, max(len(queries), 1), BATCH)]
+        parts = [self._top_of_batch(queries[batch], k, each[batch]) for batch in batches]
         return TopRows(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _top_of_batch(self, queries: Floats, k: int) -> TopRows:
-        heaps = [TopK(self, query, k) for query in queries]
+    def _top_of_batch(self, queries: Floats, k: int, words: Sequence[WordQuery | None]) -> TopRows:
+        heaps = [TopK(self, query, k, query_words) for query, query_words in zip(queries, words, strict=True)]
         if k:
             (self._scan if self.quantized and len(queries) <= SCAN_QUERIES else self._multiply)(heaps, queries)
         rows = np.array([[row for _, row in heap.pairs] for heap in heaps], np.int64)
         scores = np.array([[score for score, _ in heap.pairs] for heap in heaps], np.float32)
         return TopRows(rows.reshape(len(heaps), k), scores.reshape(len(heaps), k))
 
-    def ranks(self, query: Floats, targets: Sequence[int]) -> Numbers:
-        """Exact ranks of some rows for one query, from 1: live rows that score higher, or equal with an earlier docid, count."""
+    def ranks(self, query: Floats, targets: Sequence[int], words: WordQuery | None = None) -> Numbers:
+        """Exact ranks of some rows' documents for one query, from 1.
+
+        Live documents that score higher count, or equal with an earlier docid.
+        """
+        parts = [(scores[0], bound[0]) for _, scores, bound in self.products(query[None])]
+        scores, bound = np.concatenate([part for part, _ in parts]), max(float(bound) for _, bound in parts)
+        if words:
+            words.add_to(scores, 0)
+            bound += float(words.error)
+        starts = self.document_starts
+        best = scores if starts is None else np.maximum.reduceat(scores, starts)
         ranks = np.ones(len(targets), np.int64)
-        target_scores = self.scores(query, targets)
-        for chunk, scores, bound in self._products(query[None]):
-            for position, (score, target) in enumerate(zip(target_scores, targets, strict=True)):
-                gap = scores[0] - score
-                undecided = np.flatnonzero(np.abs(gap) <= bound[0]) + chunk.first
-                exact = self.scores(query, undecided)
-                ranks[position] += (gap > bound[0]).sum() + (exact > score).sum()
-                ranks[position] += sum(self.docids[row] < self.docids[target] for row in undecided[exact == score])
+        for position, target in enumerate(targets):
+            score = self.scores(query, self.document_rows(target), words).max()
+            gap = best - score
+            undecided = np.flatnonzero(np.abs(gap) <= bound)
+            rows, firsts = self._rows_of_documents(undecided)
+            exact = np.maximum.reduceat(self.scores(query, rows, words), firsts) if len(rows) else np.empty(0, np.float32)
+            ranks[position] += (gap > bound).sum() + (exact > score).sum()
+            tied = rows[firsts[exact == score]]
+            ranks[position] += sum(self.docids[row] < self.docids[target] for row in tied.tolist())
         return ranks
+
+    def _rows_of_documents(self, documents: Numbers) -> tuple[Numbers, Numbers]:
+        """The rows of some documents, given by their numbers in order, and where in that list each document begins."""
+        if self.document_starts is None:
+            return documents, np.arange(len(documents))
+        ends = np.append(self.document_starts[1:], len(self))
+        counts = ends[documents] - self.document_starts[documents]
+        firsts = np.cumsum(counts) - counts
+        return np.repeat(self.document_starts[documents] - firsts, counts) + np.arange(counts.sum()), firsts
 
     def neighbors(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
         """The k live rows with the highest cosine to each of some rows, without the row itself; (row, cosine), best first."""
@@ -189,15 +258,16 @@ class RowTable:
         quantized = [QuantizedQuery(query) for query in queries]
         for chunk in self._chunks(SCAN_ROWS):
             for heap, query in zip(heaps, quantized, strict=True):
-                heap.update(chunk, chunk.scan(query, self.threads), query.error_bound(chunk.max_length, chunk.max_error), query)
+                scores, bound = chunk.scan(query, self.threads), query.error_bound(chunk.max_length, chunk.max_error)
+                heap.update(chunk, scores, bound, query)
 
     def _multiply(self, heaps: list[TopK], queries: Floats) -> None:
         """Approximate scores from float32 products: each chunk is read once for all queries."""
-        for chunk, scores, bound in self._products(queries):
+        for chunk, scores, bound in self.products(queries):
             for position, heap in enumerate(heaps):
                 heap.update(chunk, scores[position], bound[position])
 
-    def _products(self, queries: Floats) -> Iterator[tuple[RowChunk, Floats, Floats]]:
+    def products(self, queries: Floats) -> Iterator[tuple[RowChunk, Floats, Floats]]:
         """For each chunk the scores of its rows (B, n) and a bound on their rounding error (B,)."""
         lengths = np.linalg.norm(queries, axis=1).astype(np.float32)
         # The chunk size is rounded to a power of two of the queries, so that few sizes of chunks are made and kept.
@@ -217,50 +287,74 @@ class RowTable:
                 groups[-1].append(panel)
                 count += len(panel.rows)
             starts = accumulate((sum(len(panel.rows) for panel in group) for group in groups), initial=0)
-            chunks = [RowChunk.from_panels(start, group, self._deleted) for start, group in zip(starts, groups, strict=False)]
+            chunks = [
+                RowChunk.from_panels(start, group, self._deleted, self.document_starts)
+                for start, group in zip(starts, groups, strict=False)
+            ]
             self._chunks_by_size[size] = chunks
         return self._chunks_by_size[size]
 
 
 class TopK:
-    """The k best rows of one query among the chunks seen so far."""
+    """The k best documents of one query among the chunks seen so far, each by its best row."""
 
-    def __init__(self, table: RowTable, query: Floats, k: int) -> None:
-        self.table, self.query, self.k = table, query, k
+    def __init__(self, table: RowTable, query: Floats, k: int, words: WordQuery | None = None) -> None:
+        self.table, self.query, self.k, self.words = table, query, k, words
         self.pairs: list[tuple[float, int]] = []  # (score, row), best first
         self.threshold = -np.inf  # an exact score below it cannot be among the k best
 
     def update(self, chunk: RowChunk, scores: Floats, bound: float | np.float32, query: QuantizedQuery | None = None) -> None:
         """Take a chunk into account. No score of it is off by more than `bound`; `query` gives the bound of each single row."""
+        words_error = np.float32(0)
+        if self.words:
+            self.words.add_to(scores, chunk.first)
+            words_error = self.words.error
+        whole_bound = bound + words_error
         if self.threshold == -np.inf:
-            self.threshold = kth_best(scores, self.k) - float(bound)  # k rows certainly reach it
-        candidates = np.flatnonzero(scores >= self.threshold - bound if self.threshold > -np.inf else scores > -np.inf)
+            self.threshold = kth_best(chunk.best_of_documents(scores), self.k) - float(whole_bound)  # k documents certainly reach it
+        candidates = np.flatnonzero(scores >= self.threshold - whole_bound if self.threshold > -np.inf else scores > -np.inf)
         first, rest = candidates, candidates[:0]
         if (limit := max(2 * self.k, CANDIDATES)) < len(candidates):
             # Score the most promising first: the threshold is then exact, and few of the rest still reach it.
             order = np.argpartition(scores[candidates], len(candidates) - limit)
             first, rest = candidates[order[-limit:]], candidates[order[:-limit]]
         self._score(first + chunk.first)
-        rest = rest[scores[rest] >= self.threshold - bound]
+        rest = rest[scores[rest] >= self.threshold - whole_bound]
         if len(rest):  # the bound of the chunk's worst row was not enough: take each row's own
             length, error = chunk.length[rest], chunk.error[rest]
             if query is None:
                 bounds = bound * ((length + error) / (chunk.max_length + chunk.max_error))
             else:
                 bounds = query.error_bound(length, error)
-            self._score(rest[scores[rest] >= self.threshold - bounds] + chunk.first)
+            self._score(rest[scores[rest] >= self.threshold - bounds - words_error] + chunk.first)
 
     def _score(self, rows: Numbers) -> None:
-        """Score rows exactly and keep the k best."""
+        """Score rows exactly and keep the best of the k best documents."""
         if not len(rows):
             return
-        scores = self.table.scores(self.query, rows)
+        scores = self.table.scores(self.query, rows, self.words)
+        if self.table.document_starts is not None:
+            rows, scores = self._best_rows(rows, scores)
         kth = np.partition(scores, len(scores) - self.k)[len(scores) - self.k] if len(scores) > self.k else -np.inf
         good = scores >= max(kth, self.threshold)
         pairs = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
-        self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]]))[: self.k]
+        self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]], pair[1]))
+        if self.table.document_starts is not None:  # a document may have rows in two chunks
+            best: dict[str, tuple[float, int]] = {}
+            for pair in self.pairs:
+                best.setdefault(self.table.docids[pair[1]], pair)
+            self.pairs = list(best.values())
+        self.pairs = self.pairs[: self.k]
         if len(self.pairs) == self.k:
             self.threshold = max(self.threshold, self.pairs[-1][0])
+
+    def _best_rows(self, rows: Numbers, scores: Floats) -> tuple[Numbers, Floats]:
+        """Of each document its best row, the first of equal ones."""
+        assert self.table.document_starts is not None
+        documents = np.searchsorted(self.table.document_starts, rows, side="right")
+        order = np.lexsort((rows, -scores, documents))
+        best = order[np.flatnonzero(np.diff(documents[order], prepend=-1))]
+        return rows[best], scores[best]
 
 
 def _concat(parts: Sequence[Floats]) -> Floats:

@@ -1,8 +1,8 @@
 """Blobs: files named by their sha256, written once. The same content is the same file, so "nothing changed" can be checked.
 
-A corpus has up to five: `rows` (its rows and their quantized codes), `ids` (docids and content hashes), `documents` (SQLite, never
-opened by training), `probes` and `queries` (JSON lists). `since`, the generation the corpus arrived in, is part of each, so that
-two corpora never share a blob: what is erased from one must stay in the other.
+A corpus has up to six: `rows` (its rows and their quantized codes), `ids` (docids, content hashes and where passages begin), `words`
+(which passage contains which word), `documents` (SQLite, never opened by training), `probes` and `queries` (JSON lists). `since`, the
+generation the corpus arrived in, is part of each, so that two corpora never share a blob: what is erased from one must stay in the other.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Document
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
+from promptdsi.engine.words import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import adopt, atomic_write, discard, sha256_of
 
@@ -71,6 +72,17 @@ class Blobs:
         except ValueError as error:
             raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
         return self.put(save(tensors, {"since": str(since)}), "safetensors")
+
+    def put_words(self, postings: Postings, *, since: int) -> str:
+        """Store the words of a corpus."""
+        from safetensors.numpy import save
+
+        return self.put(save(to_tensors(postings), {"since": str(since)}), "safetensors")
+
+    def put_statistics(self, statistics: WordStatistics) -> str:
+        from safetensors.numpy import save
+
+        return self.put(save(to_tensors(statistics)), "safetensors")
 
     def put_documents(self, numbered: Iterable[tuple[int, Document]], *, since: int, store: str = "text") -> str:
         """Store documents under their positions in the corpus; `store` says how much of each."""
@@ -128,7 +140,7 @@ class Blobs:
 
     def ids(self, name: str) -> Ids:
         value = self.json(name)
-        return Ids(value["since"], value["docids"], value["marks"])
+        return Ids(value["since"], value["docids"], value["marks"], value.get("boundaries", {}))
 
     def list(self, name: str) -> list[dict[str, Any]]:
         return list(self.json(name)["entries"])
@@ -159,6 +171,16 @@ class Blobs:
             raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
         return RowBlock(rows, stored_codes(arrays) or quantize(rows))
 
+    def words(self, name: str) -> Postings:
+        """The words of a corpus, mapped."""
+        arrays = self.arrays(name)
+        postings = Postings(**{part: arrays[part] for part in Postings._fields})
+        postings.check()
+        return postings
+
+    def statistics(self, name: str) -> WordStatistics:
+        return statistics_from(self.arrays(name))
+
     def names(self) -> set[str]:
         """Every file of the folder."""
         return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
@@ -180,15 +202,26 @@ def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> QuantizedRows | None:
 
 
 class Ids(NamedTuple):
-    """By position in the corpus: docids, None where the document was purged, and the content hashes, joined into one string."""
+    """By position in the corpus: docids, None where the document was purged, and the content hashes, joined into one string.
+
+    `boundaries` tells of documents with several passages where each begins and the last ends, in characters of the text, by position.
+    """
 
     since: int
     docids: list[str | None]
     marks: str
+    boundaries: dict[str, list[int]] = {}  # noqa: RUF012  # never changed
 
     @classmethod
-    def of(cls, documents: Sequence[Document], *, since: int) -> Ids:
-        return cls(since, [document.docid for document in documents], "".join(content_hash(document) for document in documents))
+    def of(cls, documents: Sequence[Document], *, since: int, boundaries: Sequence[list[int]] = ()) -> Ids:
+        cuts = {str(position): cut for position, cut in enumerate(boundaries) if cut}
+        hashes = "".join(content_hash(document) for document in documents)
+        return cls(since, [document.docid for document in documents], hashes, cuts)
+
+    @property
+    def passages(self) -> list[int]:
+        """How many passages, and rows, each document has."""
+        return [max(1, len(self.boundaries.get(str(position), ())) - 1) for position in range(len(self.docids))]
 
     def content_hash(self, position: int) -> str:
         return self.marks[HASH * position : HASH * (position + 1)]
@@ -197,7 +230,10 @@ class Ids(NamedTuple):
         """The same with some documents erased; the others keep their positions."""
         hashes = ["0" * HASH if position in positions else self.content_hash(position) for position in range(len(self.docids))]
         docids = [None if position in positions else docid for position, docid in enumerate(self.docids)]
-        return Ids(self.since, docids, "".join(hashes))
+        boundaries = {
+            position: [0] * len(cut) if int(position) in positions else cut for position, cut in self.boundaries.items()
+        }  # how many passages there were stays: no other row moves
+        return Ids(self.since, docids, "".join(hashes), boundaries)
 
 
 def content_hash(document: Document) -> str:

@@ -22,6 +22,7 @@ from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
+from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
@@ -50,11 +51,12 @@ class Opening(NamedTuple):
 
 
 class RowOrigin(NamedTuple):
-    """Where a row comes from: its corpus, the number of that corpus, and the row's position in it."""
+    """Where a row comes from: its corpus, the number of that corpus, its document's position in it, and its passage of the document."""
 
     entry: Entry
     corpus: int
     position: int
+    passage: int
 
 
 class Generation:
@@ -70,6 +72,7 @@ class Generation:
         self.threads = opening.threads and min(opening.threads, cores())  # more than cores only wait for each other
         with manifest.as_data_error(store.folder):
             self.table = self._open_table()
+            self.words = self._open_words()
             self._check_encoder()
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
@@ -78,11 +81,35 @@ class Generation:
 
     def _open_table(self) -> RowTable:
         blocks: list[RowBlock] = []
-        docids: list[str] = []
+        names: list[str] = []
+        passages: list[int] = []
         for number, entry in enumerate(self.manifest.corpora):
+            ids = self.store.outline(entry.ids)
             blocks.append(self.store.blobs.rows(entry.rows))
-            docids += self.manifest.row_names(number, self.store.docids(entry.ids), blocks[-1].rows.shape)
-        return RowTable(merge_small_blocks(blocks), docids, set(self.manifest.tombstones), threads=self.threads or cores())
+            names += self.manifest.document_names(number, ids.docids, ids.passages, blocks[-1].rows.shape)
+            passages += ids.passages
+        self.starts = np.cumsum([0, *passages[:-1]])  # the first row of each document
+        docids = [name for name, count in zip(names, passages, strict=True) for _ in range(count)]
+        deleted = {row for number in self.manifest.tombstones for row in range(self.starts[number], self.starts[number] + passages[number])}
+        threads = self.threads or cores()
+        return RowTable(merge_small_blocks(blocks), docids, deleted, document_starts=self.starts, threads=threads)
+
+    def _open_words(self) -> WordTable | None:
+        manifest, blobs = self.manifest, self.store.blobs
+        if manifest.statistics is None:
+            return None
+        postings = [blobs.words(entry.words) for entry in manifest.corpora if entry.words]
+        statistics, metadata = blobs.statistics(manifest.statistics), manifest.metadata
+        table = WordTable(postings, statistics, weight=metadata["word_weight"], salt=metadata.get("word_salt", ""))
+        if len(table) != len(self.table):
+            raise ValueError("words of other passages than the rows")
+        return table
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What turns scores into confidences, where it was fitted."""
+        fitted = self.manifest.metadata.get("calibration")
+        return Calibration(**fitted) if fitted else None
 
     def _check_encoder(self) -> None:
         """Raise ValueError unless the encoder is the one the manifest describes; only names and shapes are compared."""
@@ -142,13 +169,25 @@ class Generation:
         """The rows of all documents that can be retrieved."""
         return [row for row in range(len(self.table)) if row not in self.table.deleted]
 
+    def live_documents(self) -> list[int]:
+        """The first row of each document that can be retrieved."""
+        return [row for row in self.starts.tolist() if row not in self.table.deleted]
+
     def origin(self, row: int) -> RowOrigin:
-        number = bisect.bisect_right(self.firsts, row) - 1
-        return RowOrigin(self.manifest.corpora[number], number, row - self.firsts[number])
+        document = int(np.searchsorted(self.starts, row, side="right")) - 1
+        number = bisect.bisect_right(self.firsts, document) - 1
+        passage = row - int(self.starts[document])
+        return RowOrigin(self.manifest.corpora[number], number, document - self.firsts[number], passage)
+
+    def passage(self, row: int) -> tuple[int, int] | None:
+        """Where in its document's text a row's passage begins and ends; None where the document was not cut."""
+        entry, _, position, passage = self.origin(row)
+        cut = self.store.outline(entry.ids).boundaries.get(str(position))
+        return (cut[passage], cut[passage + 1]) if cut else None
 
     def document(self, row: int) -> Document | None:
         """What is stored of a row's document: None where nothing is."""
-        entry, number, position = self.origin(row)
+        entry, number, position, _ = self.origin(row)
         if entry.documents is None:
             return None
         with self._lock:
@@ -180,7 +219,7 @@ class Generation:
 
     def sample(self, limit: int) -> DocumentSample:
         """At most `limit` live documents, evenly spaced, with their rows."""
-        rows = self.live_rows()
+        rows = self.live_documents()
         if len(rows) > limit:
             rows = [rows[position] for position in np.linspace(0, len(rows) - 1, limit).astype(int)]
         documents, corpora = [self.document(row) for row in rows], [self.origin(row).corpus for row in rows]

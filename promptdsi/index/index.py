@@ -47,6 +47,8 @@ class Index:
         *,
         method: str = "promptdsi",
         preset: str = "best",
+        effort: str | None = None,
+        words: bool = True,
         prompts: str | None = None,
         backbone: str | None = None,
         params: Mapping[str, Any] | None = None,
@@ -62,14 +64,17 @@ class Index:
     ) -> Self:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
-        `preset` and then `params` (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`) set the parameters of the method. `store` says what is
-        stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are stored to measure drift with later, `keep_queries`
-        stores the training queries for `search(explain=True)`. `on_start` is called with an estimate before training begins.
+        `effort` is `quick` (rows are the documents' vectors), `normal` (rows are learned, the default) or `full` (the encoder is trained
+        too). Without `words` only rows count. `preset` and then `params` (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`) set the
+        parameters of the method. `store` says what is stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are
+        stored to measure drift with later, `keep_queries` stores the training queries for `search(explain=True)`. `on_start` is called
+        with an estimate before training begins.
         """
         from promptdsi.index import method_io, update  # import torch
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
-        params = {**(params or {}), **{key: value for key, value in given.items() if value is not None}}
+        params = {**method_io.effort_params(effort), **(params or {}), **{key: value for key, value in given.items() if value is not None}}
+        params |= {} if words else {"encoding.words": False}
         options = update.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
         options = replace(options, progress=progress, on_start=on_start)
         report = update.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
@@ -180,16 +185,19 @@ class Index:
         return reports
 
     @overload
-    def search(self, queries: str, *, k: int = 10, explain: bool = False) -> list[results.Hit]: ...
+    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hit]: ...
 
     @overload
-    def search(self, queries: list[str], *, k: int = 10, explain: bool = False) -> list[list[results.Hit]]: ...
+    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[list[results.Hit]]: ...
 
-    def search(self, queries: str | list[str], *, k: int = 10, explain: bool = False) -> list[results.Hit] | list[list[results.Hit]]:
-        """The k best documents of a query, or of each of several queries."""
-        if isinstance(queries, str):
-            return self.search_batch([results.SearchRequest(queries, k, explain)])[0].hits
-        return [result.hits for result in self.search_batch([results.SearchRequest(query, k, explain) for query in queries])]
+    def search(
+        self, queries: str | list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0
+    ) -> list[results.Hit] | list[list[results.Hit]]:
+        """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
+        alone = isinstance(queries, str)
+        requests = [results.SearchRequest(query, k, explain, min_confidence) for query in ([queries] if alone else queries)]
+        hits = [result.hits for result in self.search_batch(requests)]
+        return hits[0] if alone else hits
 
     def search_batch(self, requests: Sequence[results.SearchRequest], *, stop: Stop = lambda: False) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""

@@ -18,9 +18,9 @@ from promptdsi.errors import DataError
 from promptdsi.index.results import CorpusSummary, IndexSummary
 from promptdsi.methods.options import current_params
 
-FORMAT = 2  # 1 had other names, which `promptdsi.aliases` lists
+FORMAT = 3  # 2 had no passages and no words; 1 had other names too, which `promptdsi.aliases` lists
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
-PARTS = ("rows", "ids", "documents", "probes", "queries")
+PARTS = ("rows", "ids", "words", "documents", "probes", "queries")
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,19 @@ class Entry:
 
     name: str
     since: int  # the generation it arrived in
-    count: int  # rows, deleted ones included
+    count: int  # documents, deleted ones included
     rows: str
     ids: str
+    passages: int = 0  # rows, where long documents have several; 0: one for each document
+    words: str | None = None  # None where words do not count
     documents: str | None = None  # None where nothing of the documents is stored
     probes: str | None = None
     queries: str | None = None
     fast: bool = False  # added without training
+
+    @property
+    def row_count(self) -> int:
+        return self.passages or self.count
 
     def blobs(self) -> Iterator[str]:
         yield from (name for part in PARTS if (name := getattr(self, part)) is not None)
@@ -58,7 +64,8 @@ class Manifest:
     metadata: dict[str, Any]
     prompts: dict[str, str]  # name of a tensor → the blob that holds it
     corpora: tuple[Entry, ...]
-    tombstones: tuple[int, ...] = ()
+    statistics: str | None = None  # the blob by which words are weighted
+    tombstones: tuple[int, ...] = ()  # numbers of deleted documents, counted over all corpora
     event: dict[str, Any] = field(default_factory=dict)
     erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → their replacements
     sizes: dict[str, int] = field(default_factory=dict)
@@ -68,32 +75,30 @@ class Manifest:
 
     def blobs(self) -> set[str]:
         """Every blob this generation needs."""
-        return {self.encoder, self.tokenizer, *self.prompts.values(), *(name for entry in self.corpora for name in entry.blobs())}
-
-    @property
-    def rows(self) -> int:
-        return sum(entry.count for entry in self.corpora)
+        names = {self.encoder, self.tokenizer, *self.prompts.values(), *(name for entry in self.corpora for name in entry.blobs())}
+        return names | ({self.statistics} if self.statistics else set())
 
     @property
     def documents(self) -> int:
         """Documents that can be retrieved."""
-        return self.rows - len(self.tombstones)
+        return sum(entry.count for entry in self.corpora) - len(self.tombstones)
 
     def firsts(self) -> list[int]:
-        """The row number at which each corpus begins."""
+        """The document number at which each corpus begins."""
         return list(itertools.accumulate((entry.count for entry in self.corpora[:-1]), initial=0))[: len(self.corpora)]
 
     def deleted_positions(self) -> list[list[int]]:
         """The positions of each corpus's deleted documents."""
         positions = []
         for entry, first in zip(self.corpora, self.firsts(), strict=True):
-            low, high = (bisect.bisect_left(self.tombstones, row) for row in (first, first + entry.count))
-            positions.append([row - first for row in self.tombstones[low:high]])
+            low, high = (bisect.bisect_left(self.tombstones, document) for document in (first, first + entry.count))
+            positions.append([document - first for document in self.tombstones[low:high]])
         return positions
 
-    def row_names(self, number: int, docids: Sequence[str | None], shape: Sequence[int]) -> list[str]:
-        """Docids by row of a corpus whose rows have this shape. A purged document's deleted row gets a name no query can ask for."""
-        if tuple(shape) != (self.corpora[number].count, self.config["width"]) or len(docids) != self.corpora[number].count:
+    def document_names(self, number: int, docids: Sequence[str | None], passages: Sequence[int], shape: Sequence[int]) -> list[str]:
+        """The docids of a corpus, checked against the shape of its rows. A purged document gets a name no query can ask for."""
+        entry = self.corpora[number]
+        if tuple(shape) != (entry.row_count, self.config["width"]) or len(docids) != entry.count or sum(passages) != entry.row_count:
             raise ValueError(f"other rows than generation {self.number} says")
         first = self.firsts()[number]
         return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
@@ -112,7 +117,9 @@ class Manifest:
         for entry in self.corpora:
             parts = {part: getattr(entry, part) for part in PARTS}
             corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
-        return replace(self, corpora=tuple(corpora), retired=tuple(sorted({new.get(name, name) for name in self.retired})))
+        statistics = new.get(self.statistics, self.statistics) if self.statistics else None
+        retired = tuple(sorted({new.get(name, name) for name in self.retired}))
+        return replace(self, corpora=tuple(corpora), statistics=statistics, retired=retired)
 
     def summary(self) -> IndexSummary:
         """What this generation contains, for people and programs."""

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.methods.vector_search import DocumentBlock, Learned, assemble, to_bytes
+from promptdsi.methods.vector_search import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
 from promptdsi.training.encoding import TrainingPair
@@ -34,6 +35,11 @@ CHARACTERS_PER_TOKEN = 4.5
 BACKWARD = 3.2  # a training step costs this many forward passes
 FIXED_BYTES = 600_000_000  # Python and its libraries
 MULTIPLICATIONS_PER_SECOND = 5e10
+EFFORTS: dict[str, dict[str, Any]] = {
+    "quick": {"learn": "nothing"},
+    "normal": {"learn": "rows"},
+    "full": {"learn": "everything", "epochs": 3, "row_lr": 1e-3},
+}
 
 
 def method_class(name: str) -> type[PromptDSI]:
@@ -47,6 +53,13 @@ def method_class(name: str) -> type[PromptDSI]:
     kind = methods()[name]
     assert issubclass(kind, PromptDSI)
     return kind
+
+
+def effort_params(effort: str | None) -> dict[str, Any]:
+    """What a level of effort sets; nothing where none is given, and the preset decides."""
+    if effort is not None and effort not in EFFORTS:
+        raise UsageError(f"effort={effort!r} must be one of {', '.join(EFFORTS)}")
+    return {"fit": EFFORTS[effort]} if effort else {}
 
 
 def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
@@ -64,7 +77,8 @@ def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
 def training_blobs(manifest: Manifest) -> set[str]:
     """What training reads: every blob but documents, probes and queries."""
     names = {manifest.encoder, manifest.tokenizer, *manifest.prompts.values()}
-    return names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids)}
+    names |= {manifest.statistics} if manifest.statistics else set()
+    return names | {name for entry in manifest.corpora for name in (entry.rows, entry.ids, entry.words) if name}
 
 
 def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
@@ -75,10 +89,16 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
     deleted: set[int] = set()
     with manifest.as_data_error(store.folder):
         for number in order:
-            entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
+            entry, first, ids = (
+                manifest.corpora[number],
+                sum(len(block.docids) for block in blocks),
+                store.ids(manifest.corpora[number].ids),
+            )
             rows = store.blobs.tensors(entry.rows)["rows"]
-            deleted |= {first + position for position in deleted_positions[number]}
-            blocks.append(DocumentBlock(manifest.row_names(number, store.ids(entry.ids).docids, rows.shape), rows))
+            names = manifest.document_names(number, ids.docids, ids.passages, rows.shape)
+            starts = list(accumulate(ids.passages, initial=first))
+            deleted |= {row for position in deleted_positions[number] for row in range(starts[position], starts[position + 1])}
+            blocks.append(DocumentBlock([name for name, count in zip(names, ids.passages, strict=True) for _ in range(count)], rows))
     tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
     learned = Learned(
         EncoderConfig(**manifest.config),
@@ -89,9 +109,17 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
         {name: tensors[blob][name] for name, blob in manifest.prompts.items()},
         manifest.metadata,
         {},
+        _saved_words(store, manifest, order),
     )
     with manifest.as_data_error(store.folder):
         return assemble(method_class(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
+
+
+def _saved_words(store: Store, manifest: Manifest, order: Sequence[int]) -> SavedWords | None:
+    if manifest.statistics is None:
+        return None
+    names = [manifest.corpora[number].words for number in order]
+    return SavedWords([store.blobs.words(name) for name in names if name], store.blobs.statistics(manifest.statistics))
 
 
 def live_ids(store: Store, manifest: Manifest) -> dict[str, tuple[int, str]]:
@@ -127,7 +155,9 @@ def write_corpus(
         since=since,
         count=len(corpus),
         rows=blobs.put_rows(block.detach().cpu().numpy(), since=since),
-        ids=blobs.put_json(Ids.of(corpus.documents, since=since)._asdict()),
+        ids=blobs.put_json(Ids.of(corpus.documents, since=since, boundaries=method.passages(corpus).boundaries())._asdict()),
+        passages=len(block) if len(block) > len(corpus) else 0,
+        words=blobs.put_words(method.words_.parts[-1], since=since) if method.words_ else None,
         documents=None if documents == "none" else blobs.put_documents(enumerate(corpus.documents), since=since, store=documents),
         fast=fast,
     )
@@ -220,14 +250,24 @@ def measure_training(method: PromptDSI, corpus: Corpus, pairs: Sequence[Training
     report = replace(report, dev_hits10=hits, dev_queries=len(dev.query_ranks), truncated=method.truncated_documents_)
     if report.fast:
         return report
-    rows, texts = method.model_.rows, [pair.text for pair in pairs]
-    with torch.no_grad():
-        vectors = method.encode(texts, progress=progress)
-        ranks = rows.ranks(vectors, rows.numbers([pair.docid for pair in pairs]).to(vectors.device)).tolist()
-    best = {pair.docid: rank for pair, rank in sorted(zip(pairs, ranks, strict=True), key=lambda ranked: -ranked[1])}
+    texts = [pair.text for pair in pairs]
     truncated = sum(method.tokenizer_.encode(texts, max_tokens=method.encoding.max_tokens).truncated)
-    unfindable = [docid for docid, rank in best.items() if rank > 10]
+    unfindable = _unfindable(method, pairs)
     return replace(report, queries=len(pairs), truncated_queries=truncated, unfindable=unfindable)
+
+
+def _unfindable(method: PromptDSI, pairs: Sequence[TrainingPair]) -> list[str]:
+    """The documents that none of their training queries retrieves in the first ten."""
+    queries: dict[str, list[str]] = {}
+    for pair in pairs:
+        queries.setdefault(pair.docid, []).append(pair.text)
+    missing = list(queries)
+    for turn in range(max((len(texts) for texts in queries.values()), default=0)):  # nearly all are found in the first turn
+        asked = [docid for docid in missing if turn < len(queries[docid])]
+        results = method.search([queries[docid][turn] for docid in asked], k=10)
+        retrieved = {docid for docid, result in zip(asked, results, strict=True) if docid in result.docids}
+        missing = [docid for docid in missing if docid not in retrieved]
+    return missing
 
 
 def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: str, without: str | None = None) -> Drift | None:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from promptdsi.errors import DataError
 from promptdsi.index.blobs import Documents
@@ -41,6 +42,7 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
                 return parent
             raise NothingToPurge(f"{store.folder}: no deleted document is left to purge")
         renamed = _rewrite_blobs(store, history, positions)
+        renamed |= _rewrite_statistics(store, history, renamed)
         count = sum(len(rows) for rows in positions.values())
         manifest = store.hide_erased(parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
         if in_use := manifest.blobs() & renamed.keys():
@@ -101,13 +103,30 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     return {old: new for old, new in renamed.items() if old != new}
 
 
+def _rewrite_statistics(store: Store, history: Iterable[Manifest], renamed: dict[str, str]) -> dict[str, str]:
+    """Word statistics of any generation without the words that no remaining document has: old name → new name."""
+    entries = [entry for manifest in history for entry in manifest.corpora if entry.words]
+    terms = [store.blobs.words(name).terms for name in {renamed.get(entry.words, entry.words) for entry in entries if entry.words}]
+    rewritten: dict[str, str] = {}
+    for manifest in history:
+        if (name := manifest.statistics) and name not in rewritten:
+            store.blobs.check(name, manifest.sizes[name])
+            left = store.blobs.statistics(name).only(lambda term: any(some.find(term) >= 0 for some in terms))
+            rewritten[name] = store.blobs.put_statistics(left)
+    return {old: new for old, new in rewritten.items() if old != new}
+
+
 def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> str:
     blobs, name, since = store.blobs, getattr(entry, part), entry.since
-    if part == "rows":
-        rows = blobs.arrays(name)["rows"].copy()
-        rows[sorted(positions)] = 0.0
-        return blobs.put_rows(rows, since=since)
     ids = store.ids(entry.ids)
+    if part in ("rows", "words"):
+        starts = [0, *accumulate(ids.passages)]
+        numbers = [row for position in sorted(positions) for row in range(starts[position], starts[position + 1])]
+        if part == "words":
+            return blobs.put_words(blobs.words(name).without(numbers), since=since)
+        rows = blobs.arrays(name)["rows"].copy()
+        rows[numbers] = 0.0
+        return blobs.put_rows(rows, since=since)
     if part == "ids":
         return blobs.put_json(ids.without(positions)._asdict())
     if part == "documents":

@@ -21,6 +21,7 @@ class SearchRequest(NamedTuple):
     query: str
     k: int = 10
     explain: bool = False
+    min_confidence: float = 0.0  # hits below it are left out
 
 
 class Neighbor(NamedTuple):
@@ -35,12 +36,18 @@ class Neighbor(NamedTuple):
 class Why(NamedTuple):
     """Why a document has its rank.
 
-    `prompt` is the number of the prompt the query selected, `similarity` the cosine of its key, `topic` the words of that
-    prompt's topic; `rank_without` and `score_without` are the document's without any prompt; `query` is the stored training
-    query of this document that is most similar to the search query; `newer` lists the first documents of later generations
-    that rank before it and `newer_count` counts all; `neighbors` are the documents with the most similar rows.
+    `learned` is what the document's row adds to its score and `words` what each word it shares with the query adds; `rank_by_rows` and
+    `rank_by_words` are its ranks by either alone. `prompt` is the number of the prompt the query selected, `similarity` the cosine of
+    its key, `topic` the words of that prompt's topic; `rank_without` and `score_without` are the document's by rows alone without any
+    prompt; `query` is the stored training query of this document that is most similar to the search query; `newer` lists the first
+    documents of later generations that rank before it and `newer_count` counts all; `neighbors` are the documents with the most
+    similar rows.
     """
 
+    learned: float
+    words: list[tuple[str, float]]
+    rank_by_rows: int
+    rank_by_words: int | None
     prompt: int | None
     similarity: float | None
     topic: list[str]
@@ -57,13 +64,19 @@ class Why(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """One retrieved document. `corpus` is the corpus it arrived with, `since` the generation it arrived in."""
+    """One retrieved document. `corpus` is the corpus it arrived with, `since` the generation it arrived in.
+
+    `confidence` is the probability that it is right, None where the index was not calibrated. `passage` is the part of its text that
+    scored, as positions of its first character and the one after its last; None where the document is one passage.
+    """
 
     rank: int
     docid: str
     score: float
+    confidence: float | None
     title: str
     snippet: str
+    passage: tuple[int, int] | None
     corpus: str
     since: int
     why: Why | None = None
@@ -75,10 +88,14 @@ class Hit(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The hits of one query; `truncated` tells whether the query is longer than the model reads."""
+    """The hits of one query; `truncated` tells whether the query is longer than the model reads.
+
+    `certain` is false where the first hit's confidence is below the index's bound: what was found is only the nearest there is.
+    """
 
     hits: list[Hit]
     truncated: bool
+    certain: bool = True
 
 
 class SearchStopped(Exception):

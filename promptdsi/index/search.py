@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.engine.quantized import single_threaded_blas
+from promptdsi.engine.words import WordQuery
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
 from promptdsi.index.generation import Generation
@@ -44,24 +48,46 @@ def search_batch(
     with single_threaded_blas():
         queries = [request.query for request in requests]
         encoded = generation.encoder.encode(queries)
-        top = generation.table.top(encoded.vectors, max(request.k for request in requests))
+        words = [generation.words.query(query) for query in queries] if generation.words else None
+        # One more than asked for: the confidence of a first hit depends on how far the second lies behind.
+        top = generation.table.top(encoded.vectors, 1 + max(request.k for request in requests), words)
         results = []
-        for position, (query, k, explain) in enumerate(requests):
+        for position, request in enumerate(requests):
             if stop():
                 raise SearchStopped
-            rows, scores = top.rows[position, :k].tolist(), top.scores[position, :k].tolist()
-            hits = [_hit(generation, query, rank, row, score) for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)]
-            if explain and hits:
-                hits = explain_hits(generation, query, encoded.vectors[position], encoded.selection_of(position), rows, hits)
-            results.append(SearchResult(hits, encoded.truncated[position]))
+            found = Retrieved(top.rows[position].tolist(), top.scores[position].tolist(), words[position] if words else None)
+            hits = _hits(generation, request, found)
+            certain = not hits or hits[0].confidence is None or hits[0].confidence >= generation.calibration.bound  # type: ignore[union-attr]
+            hits = [hit for hit in hits if hit.confidence is None or hit.confidence >= request.min_confidence]
+            if request.explain and hits:
+                selection = encoded.selection_of(position)
+                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, found, hits)
+            results.append(SearchResult(hits, encoded.truncated[position], certain))
     return results
 
 
-def _hit(generation: Generation, query: str, rank: int, row: int, score: float) -> Hit:
-    entry = generation.origin(row).entry
-    document = generation.document(row)
-    title, text = (document.title, snippet(document.text, query)) if document else ("", "")
-    return Hit(rank, generation.table.docids[row], score, title, text, entry.name, entry.since)
+class Retrieved(NamedTuple):
+    """The best rows of one query with their scores, and its words."""
+
+    rows: list[int]
+    scores: list[float]
+    words: WordQuery | None
+
+
+def _hits(generation: Generation, request: SearchRequest, found: Retrieved) -> list[Hit]:
+    confidences: Sequence[float | None] = [None] * len(found.rows)
+    if generation.calibration:
+        coverage = found.words.coverage(found.rows).tolist() if found.words else [0.0] * len(found.rows)
+        confidences = generation.calibration.confidence(found.scores, coverage)
+    numbered = zip(range(1, request.k + 1), found.rows, found.scores, confidences, strict=False)
+    return [_hit(generation, request.query, *values) for values in numbered]
+
+
+def _hit(generation: Generation, query: str, rank: int, row: int, score: float, confidence: float | None) -> Hit:
+    entry, document, passage = generation.origin(row).entry, generation.document(row), generation.passage(row)
+    title = document.title if document else ""
+    text = snippet(document.text[slice(*passage)] if passage else document.text, query) if document else ""
+    return Hit(rank, generation.table.docids[row], score, confidence, title, text, passage, entry.name, entry.since)
 
 
 def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
@@ -75,9 +101,13 @@ def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) ->
 
 
 def explain_hits(
-    generation: Generation, query: str, vector: Floats, selection: Selection | None, rows: list[int], hits: list[Hit]
+    generation: Generation, query: str, vector: Floats, selection: Selection | None, found: Retrieved, hits: list[Hit]
 ) -> list[Hit]:
-    """The hits of one query with `why` filled in; `vector` and `selection` are the query's, `rows` are the rows of the hits."""
+    """The hits of one query with `why` filled in; `vector` and `selection` are the query's."""
+    rows, table, matched_words = found.rows[: len(hits)], generation.table, found.words
+    by_rows = table.ranks(vector, rows).tolist()
+    by_words: list[int | None] = table.ranks(np.zeros_like(vector), rows, matched_words).tolist() if matched_words else [None] * len(rows)
+    learned = table.scores(vector, rows).tolist()
     prompt = int(selection.ids) if selection and selection.ids != NO_PROMPT else None  # type: ignore[arg-type]
     similarity = float(selection.similarity) if selection else None  # type: ignore[arg-type]
     topics = generation.manifest.metadata.get("topics")  # only strategies whose prompts stand for topics have them
@@ -90,8 +120,22 @@ def explain_hits(
     explained = []
     for position, hit in enumerate(hits):
         newer = [other.docid for other in hits[:position] if other.since > hit.since]
+        matched = matched_words.matches(rows[position]) if matched_words else []
         why = Why(
-            prompt, similarity, topic, ranks[position], scores[position], *stored[position], newer[:NEWER], len(newer), neighbors[position]
+            learned=learned[position],
+            words=matched,
+            rank_by_rows=by_rows[position],
+            rank_by_words=by_words[position],
+            prompt=prompt,
+            similarity=similarity,
+            topic=topic,
+            rank_without=ranks[position],
+            score_without=scores[position],
+            query=stored[position][0],
+            query_similarity=stored[position][1],
+            newer=newer[:NEWER],
+            newer_count=len(newer),
+            neighbors=neighbors[position],
         )
         explained.append(hit._replace(why=why))
     return explained

@@ -41,7 +41,11 @@ class Store:
         self.blobs = Blobs(folder / "blobs")
         # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
         self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
-        self.docids: Callable[[str], list[str | None]] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name).docids)
+        self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))
+
+    def docids(self, name: str) -> list[str | None]:
+        """The docids of an `ids` blob."""
+        return self.outline(name).docids
 
     def commit_mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
@@ -146,9 +150,9 @@ class Store:
         return current
 
     def hide_erased(self, manifest: Manifest) -> Manifest:
-        """The generation with every row that has no docid marked as deleted."""
+        """The generation with every document that has no docid marked as deleted."""
         docids = [docid for entry in manifest.corpora for docid in self.docids(entry.ids)]
-        erased = {row for row, docid in enumerate(docids) if docid is None}
+        erased = {number for number, docid in enumerate(docids) if docid is None}
         return replace(manifest, tombstones=tuple(sorted(erased.union(manifest.tombstones))))
 
     def check_new(self) -> None:

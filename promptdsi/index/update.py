@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -74,6 +75,8 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     params = {key: value for key, value in method.get_params().items() if key not in MACHINE}
     # A throw-away model measures the machine's speed: training starts from the backbone itself.
     method.start(load_backbone(method.backbone, offline=method.offline))
+    if options.store == "none":  # words as hashes: nothing of the documents can be read off the index
+        method.word_salt_ = secrets.token_hex(16)
     pairs = method.training_pairs(corpus)
     if options.on_start:
         options.on_start(estimate_work(method, corpus, pairs, first=True))
@@ -132,11 +135,11 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         pairs = [] if options.fast and not options.keep_queries else method.training_pairs(new, new=True)
         if options.on_start:
             options.on_start(estimate_work(method, new, [] if options.fast else pairs, first=False))
-        method.model_.rows.deleted |= replaced
+        method.model_.rows.delete(list(replaced))
         with encode_once(method.encodes_as_d0):  # the report evaluates on the queries that were trained on
             method.add(new, pairs=None if options.fast else pairs, train=not options.fast, progress=options.progress)
             changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
-            manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced})), **changes)
+            manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
             return _commit(store, manifest, method, new, pairs, report, started, options, parent=parent)
 
@@ -195,7 +198,8 @@ def _trained(
         fast=options.fast,
     )
     prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
-    return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry)}
+    statistics = store.blobs.put_statistics(method.words_.statistics) if method.words_ else None
+    return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry), "statistics": statistics}
 
 
 def _commit(
@@ -252,8 +256,8 @@ def _metadata(method: PromptDSI) -> dict[str, Any]:
     return metadata | {"topics": {"words": metadata["topics"]["words"]} if metadata.get("topics") else None}
 
 
-def _select_new(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, set[int]]:
-    """The documents that are new, and the rows of those that are replaced. Same docid and content: nothing to do."""
+def _select_new(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, dict[str, int]]:
+    """The documents that are new, and the numbers of those that are replaced. Same docid and content: nothing to do."""
     live = live_ids(store, parent)
     hashes = {document.docid: content_hash(document) for document in corpus.documents}
     changed = [docid for docid, content in hashes.items() if docid in live and live[docid][1] != content]
@@ -262,7 +266,7 @@ def _select_new(store: Store, parent: Manifest, corpus: Corpus, options: Options
         problem = f"the document {changed[0]!r}{others} of {corpus.name} is in the index with other content; replace it with --update"
         raise DataError(problem, path=store.folder)
     new = {docid for docid in hashes if docid not in live} | set(changed)
-    return corpus.only(new), {live[docid][0] for docid in changed}
+    return corpus.only(new), {docid: live[docid][0] for docid in changed}
 
 
 def check_corpus(corpus: Corpus) -> None:

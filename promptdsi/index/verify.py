@@ -49,42 +49,62 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
 
 
 def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
-    deleted, row = set(manifest.tombstones), 0
+    deleted, number = set(manifest.tombstones), 0
     live: Counter[str] = Counter()
     for entry in manifest.corpora:
         for docid in store.docids(entry.ids):
-            if docid is None and row not in deleted:
-                yield f"row {row} has no docid and is not deleted"
-            if docid is not None and row not in deleted:
+            if docid is None and number not in deleted:
+                yield f"document {number} has no docid and is not deleted"
+            if docid is not None and number not in deleted:
                 live[docid] += 1
-            row += 1
+            number += 1
     if twice := [docid for docid, count in live.items() if count > 1]:
         yield f"{len(twice)} docids stand for more than one document, {twice[0]!r} first"
-    if missing := deleted - set(range(row)):
-        yield f"rows are deleted that do not exist, {min(missing)} first"
-    if row != manifest.rows:
-        yield f"{row} rows, but {manifest.rows} are said to be there"
+    if missing := deleted - set(range(number)):
+        yield f"documents are deleted that do not exist, {min(missing)} first"
+    if number != (count := sum(entry.count for entry in manifest.corpora)):
+        yield f"{number} documents, but {count} are said to be there"
+    if bool(manifest.statistics) != all(entry.words for entry in manifest.corpora):
+        yield "some corpora have words and others have none"
 
 
 def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     arrays = store.blobs.arrays(entry.rows)
     rows, ids = arrays.get("rows"), store.ids(entry.ids)
-    if rows is None or rows.shape != (entry.count, width) or rows.dtype != np.float32:
-        yield f"rows are not {entry.count} × {width} numbers"
+    purged = [docid is None for docid, count in zip(ids.docids, ids.passages, strict=True) for _ in range(count)]  # by row
+    if rows is None or rows.shape != (entry.row_count, width) or rows.dtype != np.float32:
+        yield f"rows are not {entry.row_count} × {width} numbers"
     elif not np.isfinite(rows).all():
         yield "rows hold NaN or Inf"
-    elif rows[[position for position, docid in enumerate(ids.docids) if docid is None]].any():
+    elif len(purged) != len(rows):
+        yield f"{len(purged)} passages for {len(rows)} rows"
+    elif rows[purged].any():
         yield "a purged document's row is not empty"
     elif not _codes_match(arrays, rows):
         yield "the codes are not those of the rows"
     if len(ids.docids) != entry.count or len(ids.marks) != HASH * entry.count:
-        yield f"{len(ids.docids)} docids for {entry.count} rows"
+        yield f"{len(ids.docids)} docids for {entry.count} documents"
+    if entry.words:
+        yield from _words(store, entry, purged)
     if entry.documents is not None:
         opened = Documents(store.blobs.path(entry.documents))
         stored = {position: document.docid for position, document in opened}
         opened.close()
         if stored != {position: docid for position, docid in enumerate(ids.docids) if docid is not None}:
             yield "the stored documents are not those of the rows"
+
+
+def _words(store: Store, entry: Entry, purged: list[bool]) -> Iterator[str]:
+    assert entry.words is not None
+    try:
+        postings = store.blobs.words(entry.words)
+    except (KeyError, ValueError) as error:
+        yield str(error)
+        return
+    if len(postings.lengths) != entry.row_count:
+        yield f"words of {len(postings.lengths)} passages for {entry.row_count} rows"
+    elif postings.lengths[purged].any() or np.isin(postings.passages, np.flatnonzero(purged)).any():
+        yield "words of a purged document are still there"
 
 
 def _codes_match(arrays: dict[str, Any], rows: Any) -> bool:

@@ -37,8 +37,9 @@ class Dense(VectorSearch, Method):
 
     def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         rows = self.document_vectors(corpus, progress=progress)
-        self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+        self.model_.rows.grow(self.passages(corpus).docids, rows)
         self.model_.rows.freeze()
+        self.add_words(corpus)
         return self
 
     def start(self, backbone: Backbone) -> None:
@@ -48,7 +49,7 @@ class Dense(VectorSearch, Method):
         self.tokenizer_, self.truncated_documents_ = backbone.tokenizer, 0
 
     def metadata(self) -> dict[str, Any]:
-        return {"pooling": self.model_.pooling}
+        return {"pooling": self.model_.pooling} | self.word_metadata()
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.model_.pooling = metadata["pooling"]

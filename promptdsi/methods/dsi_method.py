@@ -19,7 +19,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
-from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, check_options, flatten_params
+from promptdsi.methods.options import LEARNS, ROW_INITS, SCHEDULES, FirstTraining, check_options, flatten_params
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.devices import torch_device
@@ -29,7 +29,7 @@ from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import Examples, ReplayBuffer, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
-from promptdsi.training.stages import Rates, learn_everything
+from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_everything, learn_rows
 from promptdsi.training.training import Plan, TrainingLog
 
 # How the recommended preset trains D0, for any method; class defaults are the paper's.
@@ -51,6 +51,7 @@ class DSIMethod(VectorSearch, Method):
         "new_corpus_queries": ("gen+train", "gen"),
         "fit.row_init": ROW_INITS,
         "fit.schedule": SCHEDULES,
+        "fit.learn": LEARNS,
     }
     least: ClassVar[dict[str, float]] = {"seed": 0, "pseudo_queries": 0, "encoding.document_windows": 1, "encoding.dropout": 0.0} | {
         "encoding.scale": 1e-6,
@@ -60,7 +61,7 @@ class DSIMethod(VectorSearch, Method):
 
     pseudo_queries: int = 15
     new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
-    fit_options: Training = Training(epochs=20, lr=1e-4, row_lr=1e-4, schedule="epochs")
+    fit_options: FirstTraining = FirstTraining(epochs=20, lr=1e-4, row_lr=1e-4, schedule="epochs")
     seed: int = 0
 
     row_norm_: float = field(init=False, repr=False, compare=False)
@@ -75,13 +76,28 @@ class DSIMethod(VectorSearch, Method):
         """
         options = self.fit_options
         self.start(load_backbone(self.backbone, offline=self.offline))
-        pairs = self.training_pairs(corpus) if pairs is None else pairs
+        pairs = self.training_pairs(corpus) if pairs is None and options.learn != "nothing" else pairs or ()
         rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
-        self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+        self.model_.rows.grow(self.passages(corpus).docids, rows)
+        log = self._learn_d0(pairs, checkpoint, progress)
+        return self._freeze_d0(corpus, [log], pairs)
+
+    def _learn_d0(self, pairs: Pairs, checkpoint: Path | None, progress: Progress) -> TrainingLog:
+        options = self.fit_options
+        if options.learn == "nothing":
+            return TrainingLog()
         plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed)
         rates = Rates(options.lr, options.row_lr, 0.0, options.encoder_decay, options.row_decay)
-        log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
-        return self._freeze_d0(corpus, [log], pairs)
+        examples = self.examples(pairs)
+        if options.learn == "everything":
+            return learn_everything(self.model_, examples, self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
+        self.model_.encoder.freeze()
+        softmax = Softmax(self.encoding.scale)
+        return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.first_retention(), softmax, progress=progress)
+
+    def first_retention(self) -> RetentionLoss:
+        """What keeps D0's rows near the documents' vectors where only rows train."""
+        return RetentionLoss()
 
     def begin_from(self, d0: DSIMethod, corpus: Corpus) -> Self:
         """Begin with the D0 another method has trained on `corpus`: methods that are compared start from the same weights."""
@@ -100,6 +116,8 @@ class DSIMethod(VectorSearch, Method):
         self.row_norm_ = float(self.model_.rows.blocks[0].detach().norm(dim=1).mean())
         self.d0_rows_ = len(self.model_.rows)
         self.prepare(corpus, pairs)
+        self.add_words(corpus)
+        self.calibrate(corpus)
         return self
 
     def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
@@ -118,7 +136,7 @@ class DSIMethod(VectorSearch, Method):
 
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"row_norm": self.row_norm_, "corpora": len(self.logs_), "d0_rows": self.d0_rows_}
-        return metadata | ({"replay": self.replay_.to_json()} if self.replay_ else {})
+        return metadata | self.word_metadata() | ({"replay": self.replay_.to_json()} if self.replay_ else {})
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.row_norm_ = metadata["row_norm"]
@@ -130,7 +148,7 @@ class DSIMethod(VectorSearch, Method):
         self.check()
         encoder, encoding = backbone.encoder, self.encoding
         encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
-        for option in ("max_tokens", "document_tokens"):
+        for option in ("max_tokens", "document_tokens", *(["passage_tokens"] if encoding.passage_tokens else [])):
             if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
                 limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
                 raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
@@ -139,6 +157,7 @@ class DSIMethod(VectorSearch, Method):
         self.model_ = model.to(torch.device(torch_device(self.device))).eval()
         self.tokenizer_ = backbone.tokenizer
         self.logs_, self.truncated_documents_, self.replay_ = [], 0, None
+        self.words_ = self.calibration_ = None
 
     def check(self) -> None:
         """Refuse keywords that make no sense, as far as that can be known without a backbone."""
@@ -157,7 +176,9 @@ class DSIMethod(VectorSearch, Method):
         self, corpus: Corpus, row_init: str, *, norm: float, pairs: Pairs | None = None, progress: Progress = silent
     ) -> Tensor:
         """Rows before training: `random` U(±1/√D), or of the given norm the `document`'s vector or its `queries`' mean: (n, D)."""
-        width, count = self.model_.rows.width, len(corpus)
+        width, count = self.model_.rows.width, len(self.passages(corpus).docids)
+        if row_init == "queries" and count > len(corpus):
+            raise UsageError("row_init=queries needs one row per document: set encoding.passage_tokens to 0")
         if row_init == "random":
             generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
             rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
@@ -176,7 +197,7 @@ class DSIMethod(VectorSearch, Method):
     def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
         """The queries a corpus is learned from; of a new corpus the annotated ones only if `new_corpus_queries` says so."""
         annotated = not new or self.new_corpus_queries == "gen+train"
-        return training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
+        return training_pairs_of(self.passages(corpus), pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
 
     def examples(self, pairs: Pairs) -> Examples:
         return tokenize_pairs(pairs, self.model_.rows, self.tokenizer_, max_tokens=self.encoding.max_tokens)

@@ -26,7 +26,10 @@ PARAM_NAMES = {"fit_options": "fit", "add_options": "add"}
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How texts become vectors. Queries are truncated to `max_tokens`; documents are read in windows and averaged."""
+    """How texts become vectors and words. Queries are truncated to `max_tokens`.
+
+    With `passage_tokens` a longer document is cut into passages, each with a row; without, it is read in windows and averaged.
+    """
 
     pooling: str = "first"
     normalize: bool = False
@@ -35,6 +38,9 @@ class Encoding:
     document_tokens: int = 256  # in one window
     document_windows: int = 16  # at most
     dropout: float = 0.1
+    passage_tokens: int = 0  # at most, title and heading included; 0: one row per document
+    words: bool = False  # whether words count beside rows
+    word_weight: float = 0.0  # of words in a score; 0: learned on D0's annotated queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,16 @@ class Training:
     encoder_decay: float = 0.01
     row_decay: float = 0.01
     row_init: str = "random"  # random, document (its vector) or queries (their mean vector)
+
+
+LEARNS = ("everything", "rows", "nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstTraining(Training):
+    """How D0 is trained: encoder and rows, rows over the encoder as it is, or nothing, which leaves rows at their initial vectors."""
+
+    learn: str = "everything"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
-from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training
+from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training, merge_params
 from promptdsi.model.backbone import Backbone
 from promptdsi.model.path import PREFIX_SPACES, SELECTIONS, unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
@@ -30,12 +30,21 @@ from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_promp
 from promptdsi.training.topics import ENGINES, Topics, mine_topics
 from promptdsi.training.training import Plan, TrainingLog
 
-BEST: dict[str, Any] = BEST_D0 | {
+# Learned rows alone, one per document, encoder trained: what the frontier of the study shows.
+ROWS: dict[str, Any] = BEST_D0 | {
     "prompts": "none",
     "add": {"epochs": 10, "lr": 1e-3, "row_lr": 3e-3, "schedule": "constant", "row_decay": 0.0, "row_init": "document"},
     "rows": {"fix_row_norm": True, "row_norm": "fitted", "row_norm_scale": 0.88, "anchor_weight": 3.0},
 }
-PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "best": BEST}
+# What we recommend: passages and words beside rows, which are learned over the encoder as it comes.
+BEST: dict[str, Any] = merge_params(
+    ROWS,
+    {
+        "encoding": {"passage_tokens": 256, "words": True},
+        "fit": {"learn": "rows", "epochs": 10, "row_lr": 3e-3},
+    },
+)
+PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "rows": ROWS, "best": BEST}
 
 
 @dataclass(kw_only=True)
@@ -85,8 +94,9 @@ class PromptDSI(DSIMethod):
                     pairs = self.training_pairs(corpus, new=True)
                 rows = self.initial_rows(corpus, row_init, norm=self.row_norm_, pairs=pairs, progress=progress)
                 rows = self._with_norms(rows, row_init)
-                self.model_.rows.grow([document.docid for document in corpus.documents], rows)
+                self.model_.rows.grow(self.passages(corpus).docids, rows)
                 self.logs_.append(self._train_newest(pairs or (), progress) if train else TrainingLog())
+                self.add_words(corpus)
         except BaseException:
             if len(self.model_.rows.blocks) > blocks:
                 self.model_.rows.drop_last()
@@ -141,6 +151,9 @@ class PromptDSI(DSIMethod):
         states = lower_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
         self.model_.strategy.begin_corpus(states.query)
         return learn_prompts(self.model_, examples, states, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
+
+    def first_retention(self) -> RetentionLoss:
+        return RetentionLoss(anchor_weight=self.rows.anchor_weight)
 
     def retention(self) -> RetentionLoss:
         """What keeps old documents retrievable while the newest rows train."""

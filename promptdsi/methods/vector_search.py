@@ -16,7 +16,10 @@ from torch import Tensor
 
 from promptdsi.aliases import METHOD_METADATA, SAVED_METHOD, renamed
 from promptdsi.corpus.corpus import Corpus, whole_text
+from promptdsi.corpus.passages import Passages, cut_corpus, whole_documents
+from promptdsi.engine.quantized import mapped_tensors
 from promptdsi.engine.row_table import RowTable
+from promptdsi.engine.words import Calibration, Postings, WordStatistics, WordTable, statistics_from, to_tensors
 from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.methods.base import Result, check_k
@@ -27,7 +30,8 @@ from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Tokenizer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import document_vectors, query_vectors
+from promptdsi.training.encoding import LEAST_QUERIES, calibration_pairs, document_vectors, query_vectors
+from promptdsi.training.fusion import DEFAULT_WEIGHT, MOST_SCORES, collect, fit_calibration, fit_weight
 
 FORMAT, EARLIEST_FORMAT = 3, 2
 
@@ -40,6 +44,7 @@ class SavedMethod(Protocol):
     device: str
     model_: DSI
     tokenizer_: Tokenizer
+    words_: WordTable | None
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self: ...
@@ -48,6 +53,7 @@ class SavedMethod(Protocol):
     def metadata(self) -> dict[str, Any]: ...
     def tensors(self) -> dict[str, Tensor]: ...
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None: ...
+    def load_words(self, metadata: dict[str, Any], words: SavedWords | None) -> None: ...
 
 
 Kind = TypeVar("Kind", bound=SavedMethod)
@@ -58,6 +64,13 @@ class DocumentBlock(NamedTuple):
 
     docids: Sequence[str]
     rows: Tensor
+
+
+class SavedWords(NamedTuple):
+    """The words of every corpus, and the statistics they are weighted by."""
+
+    postings: Sequence[Postings]
+    statistics: WordStatistics
 
 
 class Learned(NamedTuple):
@@ -71,6 +84,7 @@ class Learned(NamedTuple):
     prompts: dict[str, Tensor]
     metadata: dict[str, Any]
     tensors: dict[str, Tensor]
+    words: SavedWords | None = None
 
 
 def assemble(kind: type[Kind], params: Mapping[str, Any], learned: Learned) -> Kind:
@@ -90,6 +104,7 @@ def assemble(kind: type[Kind], params: Mapping[str, Any], learned: Learned) -> K
     method.model_.to(device).eval()
     method.model_.encoder.freeze()
     method.load_metadata(metadata, {name: tensor.to(device) for name, tensor in learned.tensors.items()})
+    method.load_words(metadata, learned.words)
     return method
 
 
@@ -106,6 +121,9 @@ def save_method(method: SavedMethod, folder: Path) -> None:
             continue
         with atomic_write(folder / f"{name}.safetensors") as file:
             file.write(to_bytes(tensors))
+    if method.words_:
+        with atomic_write(folder / "words.safetensors") as file:
+            file.write(save_words(SavedWords(method.words_.parts, method.words_.statistics)))
     with atomic_write(folder / "tokenizer.json") as file:
         file.write(method.tokenizer_.json.encode("utf-8"))
     description: dict[str, Any] = {
@@ -142,8 +160,29 @@ def load_method(kind: type[Kind], folder: Path, device: str | None = None) -> Ki
         load_file(folder / "prompts.safetensors"),
         saved["metadata"],
         load_file(folder / "extra.safetensors") if (folder / "extra.safetensors").is_file() else {},
+        load_words(folder / "words.safetensors"),
     )
     return assemble(kind, saved["params"] | ({"device": device} if device else {}), learned)
+
+
+def save_words(words: SavedWords) -> bytes:
+    """Postings and statistics as one safetensors file."""
+    from safetensors.numpy import save
+
+    parts = {f"{number:06d}": to_tensors(part) for number, part in enumerate(words.postings)} | {"statistics": to_tensors(words.statistics)}
+    return save({f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()})
+
+
+def load_words(path: Path) -> SavedWords | None:
+    """What `save_words` wrote; None where there is no such file."""
+    if not path.is_file():
+        return None
+    parts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, array in mapped_tensors(path).items():
+        part, _, inner = name.partition(".")
+        parts.setdefault(part, {})[inner] = array
+    statistics = statistics_from(parts.pop("statistics"))
+    return SavedWords([Postings(**arrays) for _, arrays in sorted(parts.items())], statistics)
 
 
 def to_bytes(tensors: dict[str, Tensor], *, metadata: dict[str, str] | None = None) -> bytes:
@@ -165,6 +204,10 @@ class VectorSearch(ABC):
     model_: DSI = field(init=False, repr=False, compare=False)
     tokenizer_: Tokenizer = field(init=False, repr=False, compare=False)
     truncated_documents_: int = field(init=False, repr=False, compare=False)  # of the last corpus
+    words_: WordTable | None = field(default=None, init=False, repr=False, compare=False)
+    word_salt_: str = field(default="", init=False, repr=False, compare=False)  # with one, words are stored as hashes
+    _cut: Passages | None = field(default=None, init=False, repr=False, compare=False)
+    calibration_: Calibration | None = field(default=None, init=False, repr=False, compare=False)
 
     @abstractmethod
     def start(self, backbone: Backbone) -> None:
@@ -187,7 +230,8 @@ class VectorSearch(ABC):
         if not queries:
             return []
         docids = self.model_.rows.docids
-        top = RowTable.from_rows(self.model_.rows).top(self.encode(queries).cpu().numpy(), k)
+        words = [self.words_.query(query) for query in queries] if self.words_ else None
+        top = RowTable.from_rows(self.model_.rows).top(self.encode(queries).cpu().numpy(), k, words)
         return [Result([docids[row] for row in rows], scores) for rows, scores in zip(top.rows.tolist(), top.scores.tolist(), strict=True)]
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
@@ -197,7 +241,12 @@ class VectorSearch(ABC):
         if not queries:
             return np.empty(0, dtype=np.int64)
         vectors = self.encode(queries)
-        return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
+        if self.words_ is None and not rows.several:
+            return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
+        table, arrays = RowTable.from_rows(rows), vectors.cpu().numpy()
+        words = [self.words_.query(query) if self.words_ else None for query in queries]
+        ranks = [table.ranks(arrays[number], [rows.row_of[docid]], words[number])[0] for number, docid in enumerate(docids)]
+        return np.array(ranks, dtype=np.int64)
 
     @property
     def encodes_as_d0(self) -> bool:
@@ -211,9 +260,57 @@ class VectorSearch(ABC):
         ids = self.tokenizer_.encode(queries, max_tokens=self.encoding.max_tokens).ids
         return query_vectors(self.model_, ids, self.tokenizer_, prompted=prompted, progress=progress)
 
+    def passages(self, corpus: Corpus) -> Passages:
+        """The passages that get a row: one per document unless `encoding.passage_tokens` says otherwise."""
+        if self._cut is None or self._cut.corpus is not corpus:  # the last corpus's are kept: training needs them again and again
+            limit = self.encoding.passage_tokens
+            self._cut = cut_corpus(corpus, limit, self.tokenizer_.token_starts) if limit else whole_documents(corpus)
+        return self._cut
+
+    def add_words(self, corpus: Corpus) -> None:
+        """Take in the words of a corpus whose rows were just added, where words count."""
+        if not self.encoding.words:
+            return
+        texts = self.passages(corpus).texts_with_queries(corpus.pairs("train", kinds=("annotated",)) if self.annotated_words() else ())
+        postings = Postings.build(texts, self.word_salt_)
+        if self.words_ is None:
+            weight = self.encoding.word_weight or DEFAULT_WEIGHT
+            self.words_ = WordTable([postings], WordStatistics.of(postings), weight=weight, salt=self.word_salt_)
+        else:
+            self.words_ = self.words_.grown(postings)
+
+    def annotated_words(self) -> bool:
+        """Whether the words of annotated train queries are put to those of their documents."""
+        return True
+
+    @torch.no_grad()
+    def calibrate(self, corpus: Corpus) -> None:
+        """Fit the weight of words and the confidence of hits on D0's queries: dev where there are enough, else train, else pseudo."""
+        rows = self.model_.rows
+        pairs, annotated = calibration_pairs(self.passages(corpus), seed=0, limit=MOST_SCORES // max(len(rows), 1))
+        if len(pairs) < LEAST_QUERIES:
+            return
+        table, texts = RowTable.from_rows(rows), [pair.text for pair in pairs]
+        scored = collect(table, self.encode(texts).cpu().numpy(), texts, [rows.row_of[pair.docid] for pair in pairs], self.words_)
+        if self.words_ and annotated and not self.encoding.word_weight:
+            self.words_ = self.words_.weighted(fit_weight(scored))
+        self.calibration_ = fit_calibration(scored, self.words_.weight if self.words_ else 0.0)
+
+    def word_metadata(self) -> dict[str, Any]:
+        """The learned weight of words, and the calibration of confidences, as JSON."""
+        words = {"word_weight": self.words_.weight, "word_salt": self.word_salt_} if self.words_ else {}
+        return words | ({"calibration": self.calibration_._asdict()} if self.calibration_ else {})
+
+    def load_words(self, metadata: dict[str, Any], words: SavedWords | None) -> None:
+        """Restore what `word_metadata` and the word files gave."""
+        self.calibration_ = Calibration(**metadata["calibration"]) if "calibration" in metadata else None
+        if words:
+            self.word_salt_ = metadata["word_salt"]
+            self.words_ = WordTable(words.postings, words.statistics, weight=metadata["word_weight"], salt=self.word_salt_)
+
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
-        """The unit vector of each document: (n, D)."""
-        texts = [whole_text(document) for document in corpus.documents]
+        """The unit vector of each document, or of each passage: (n, D)."""
+        texts = [whole_text(document) for document in self.passages(corpus).documents()]
         size, most = self.encoding.document_tokens, self.encoding.document_windows
         windows, self.truncated_documents_ = self.tokenizer_.windows(texts, size=size, most=most)
         return document_vectors(self.model_, windows, self.tokenizer_, progress=progress)

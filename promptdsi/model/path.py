@@ -68,6 +68,12 @@ class Tokenizer:
         ids = [[np.array(window.ids, dtype=np.int32) for window in text[:most]] for text in windows]
         return ids, sum(len(text) > most for text in windows)
 
+    def token_starts(self, texts: Sequence[str]) -> list[Numbers]:
+        """Where each token of each text begins, in characters; nothing is truncated, and special tokens do not count."""
+        self._fast.no_truncation()
+        encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array([start for start, _ in encoding.offsets], dtype=np.int64) for encoding in encodings]
+
     def pad(self, ids: Sequence[Ids], device: torch.device | str = "cpu") -> Tokens:
         """One batch, padded on the right to its longest text."""
         import torch  # only here: the query engine tokenizes without it

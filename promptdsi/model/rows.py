@@ -1,4 +1,4 @@
-"""Rows: the learned vector of each document. Frozen blocks, and at most one block that learns, in its own tensor.
+"""Rows: the learned vector of each document, or of each passage of a long one. Frozen blocks, and at most one block that learns.
 
 Ties are broken by docid, ascending. Exact ranks are counted here, on any device and for thousands of queries at once; top-k search is
 `engine/row_table.py`. Letters: B batch, D width, N rows.
@@ -6,6 +6,7 @@ Ties are broken by docid, ascending. Exact ranks are counted here, on any device
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -17,14 +18,18 @@ QUERIES_AT_ONCE = 512  # queries scored at a time: memory is bounded at the prod
 
 
 class Rows(nn.Module):
-    """All rows of an index in order of arrival. A document that was deleted and added again has two rows; the live one counts."""
+    """All rows of an index in order of arrival; the rows of a document's passages are neighbours and have its docid.
+
+    A document that was deleted and added again has rows in two places; the live ones count.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
         self.blocks = nn.ParameterList()  # (n, D) each; only the last may learn
         self.docids: list[str] = []
-        self.row_of: dict[str, int] = {}
+        self.starts: list[int] = []  # the first row of each document
+        self.row_of: dict[str, int] = {}  # docid → first row
         self.deleted: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
         self._order: Tensor | None = None
         self._merged: tuple[int, list[Tensor]] = (0, [])  # number of frozen blocks, and the pieces made of them
@@ -36,16 +41,18 @@ class Rows(nn.Module):
         """Freeze what is there and append a block that learns, from its starting vectors (n, D)."""
         if len(docids) != len(start) or start.shape[1:] != (self.width,):
             raise ValueError(f"{len(docids)} docids need ({len(docids)}, {self.width}) rows, got {tuple(start.shape)}")
-        arriving = dict(zip(docids, range(len(self.docids), len(self.docids) + len(docids)), strict=True))
+        starts = [number for number, docid in enumerate(docids) if not number or docids[number - 1] != docid]
+        arriving = {docids[number]: len(self.docids) + number for number in starts}
         live = {docid for docid in arriving.keys() & self.row_of.keys() if self.row_of[docid] not in self.deleted}
         present = [docid for docid in live if arriving[docid] not in self.deleted]
-        twice = [docid for docid, count in Counter(docids).items() if count > 1] if len(arriving) < len(docids) else []
+        twice = [docid for docid, count in Counter(docids[number] for number in starts).items() if count > 1]
         if present or twice:
             raise ValueError(f"docid {min(present + twice)!r} is there already")
         self.freeze()
         for docid in live:
             del arriving[docid]
         self.row_of.update(arriving)
+        self.starts += [len(self.docids) + number for number in starts]
         self.docids.extend(docids)
         self.blocks.append(nn.Parameter(start))
         self._order = None
@@ -75,20 +82,32 @@ class Rows(nn.Module):
         return [block for block in self.blocks if not block.requires_grad]
 
     def numbers(self, docids: Sequence[str]) -> Tensor:
-        """Row numbers of docids: (n,)."""
+        """The first row of each docid: (n,)."""
         return torch.tensor([self.row_of[docid] for docid in docids], dtype=torch.long)
 
+    @property
+    def several(self) -> bool:
+        """Whether some document has several rows."""
+        return len(self.starts) < len(self.docids)
+
+    def rows_of(self, docid: str) -> range:
+        """All rows of a document."""
+        first = self.row_of[docid]
+        following = bisect_right(self.starts, first)
+        return range(first, self.starts[following] if following < len(self.starts) else len(self.docids))
+
     def delete(self, docids: Sequence[str]) -> None:
-        self.deleted |= {self.row_of[docid] for docid in docids}
+        self.deleted |= {row for docid in docids for row in self.rows_of(docid)}
 
     def drop_last(self) -> None:
         """Take the newest block away again, as if it had never been added."""
         count = len(self.blocks[-1])
         removed, self.docids = self.docids[-count:], self.docids[:-count]
-        for docid in removed:
+        missing = set(removed)
+        for docid in missing:
             del self.row_of[docid]
-        missing = set(removed)  # of these an earlier, deleted row may be left
-        self.row_of |= {docid: number for number, docid in enumerate(self.docids) if docid in missing}
+        self.starts = [start for start in self.starts if start < len(self.docids)]
+        self.row_of |= {self.docids[start]: start for start in self.starts if self.docids[start] in missing}  # earlier, deleted ones
         self.blocks = self.blocks[:-1]
         self._order = None
 

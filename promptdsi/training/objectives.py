@@ -17,7 +17,12 @@ from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
 
-def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float = 1.0, scope: str = "all_seen") -> Tensor:
+Masked = tuple[Tensor, Tensor]  # (S,), (S,): pairs of query and row that are left out of the softmax
+
+
+def cross_entropy(
+    vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float = 1.0, scope: str = "all_seen", masked: Masked | None = None
+) -> Tensor:
     """−log softmax(scale · vectors · rowsᵀ)[target] of each query: (B, D), (B,) → (B,).
 
     `scope="new_only"` leaves the frozen rows out of the softmax; the targets must then be new rows.
@@ -31,17 +36,26 @@ def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float 
     deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
     learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
     with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
-        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted)  # type: ignore[no-any-return, no-untyped-call]
+        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted, masked)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def cross_entropy_given_old(
-    vectors: Tensor, new: Tensor, old_log_sum: Tensor, targets: Tensor, *, scale: float = 1.0, deleted: Tensor | None = None
+    vectors: Tensor,
+    new: Tensor,
+    old_log_sum: Tensor,
+    targets: Tensor,
+    *,
+    scale: float = 1.0,
+    deleted: Tensor | None = None,
+    masked: Masked | None = None,
 ) -> Tensor:
     """The same for constant query vectors whose log-sum-exp over all old rows is known: one product with the new rows only.
 
-    `targets` and `deleted` count from the first new row.
+    `targets`, `deleted` and `masked` count from the first new row.
     """
     fresh = scale * vectors @ new.T  # (B, n)
+    if masked is not None:
+        fresh = fresh.index_put(masked, fresh.new_tensor(-torch.inf))
     if deleted is not None and len(deleted):
         fresh = fresh.index_fill(1, deleted, -torch.inf)
     scores = torch.cat([old_log_sum[:, None], fresh], 1)  # (B, 1 + n): the old rows act as one
@@ -63,8 +77,12 @@ def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0
     return torch.cat(totals) if totals else vectors.new_empty(0)
 
 
-def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor) -> Tensor:
+def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor, masked: Masked | None = None) -> Tensor:
     scores = scale * (vectors @ piece.T)  # (B, n)
+    if masked is not None:
+        queries, rows = masked
+        here = (rows >= first) & (rows < first + len(piece))
+        scores[queries[here], rows[here] - first] = -torch.inf
     inside = deleted[(deleted >= first) & (deleted < first + len(piece))]
     return scores.index_fill_(1, inside - first, -torch.inf) if len(inside) else scores
 
@@ -74,25 +92,32 @@ class _RowCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, vectors: Tensor, learning: Tensor, pieces: list[tuple[int, Tensor]], targets: Tensor, scale: float, deleted: Tensor
+        ctx: Any,
+        vectors: Tensor,
+        learning: Tensor,
+        pieces: list[tuple[int, Tensor]],
+        targets: Tensor,
+        scale: float,
+        deleted: Tensor,
+        masked: Masked | None,
     ) -> Tensor:
         total = vectors.new_full((len(vectors),), -torch.inf)
         target_scores = vectors.new_full((len(vectors),), -torch.inf)
         store = sum(len(piece) for _, piece in pieces) * len(vectors) <= STORED_SCORES
         stored: list[Tensor] = []
         for first, piece in pieces:
-            scores = _scores(vectors, first, piece, scale, deleted)
+            scores = _scores(vectors, first, piece, scale, deleted, masked)
             total = torch.logaddexp(total, torch.logsumexp(scores, 1))
             inside = (targets >= first) & (targets < first + len(piece))
             target_scores[inside] = scores[inside, targets[inside] - first]
             if store:
                 stored.append(scores)
         ctx.save_for_backward(vectors, learning, targets, total, deleted)
-        ctx.pieces, ctx.stored, ctx.scale = pieces, stored, scale
+        ctx.pieces, ctx.stored, ctx.scale, ctx.masked = pieces, stored, scale, masked
         return total - target_scores
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
         vectors, learning, targets, total, deleted = ctx.saved_tensors
         wants_vectors, wants_rows = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
         to_vectors = torch.zeros_like(vectors) if wants_vectors else None
@@ -102,7 +127,7 @@ class _RowCrossEntropy(torch.autograd.Function):
             learns = wants_rows and first >= first_learning
             if not learns and to_vectors is None:
                 continue  # neither side of this product is trained
-            scores = ctx.stored[number] if ctx.stored else _scores(vectors, first, piece, ctx.scale, deleted)
+            scores = ctx.stored[number] if ctx.stored else _scores(vectors, first, piece, ctx.scale, deleted, ctx.masked)
             share = torch.exp(scores - total[:, None])  # (B, n) probabilities
             inside = (targets >= first) & (targets < first + len(piece))
             share[inside, targets[inside] - first] -= 1
@@ -111,7 +136,7 @@ class _RowCrossEntropy(torch.autograd.Function):
                 to_vectors += share @ piece
             if learns and to_rows is not None:
                 to_rows[first - first_learning : first - first_learning + len(piece)] = share.T @ vectors
-        return to_vectors, to_rows, None, None, None, None
+        return to_vectors, to_rows, None, None, None, None, None
 
 
 NEIGHBORS = 5

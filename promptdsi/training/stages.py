@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from promptdsi.errors import UsageError
 from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
 from promptdsi.training.encoding import Examples, LowerStates, device_of, query_vectors
-from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
+from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, log_sum_over
 from promptdsi.training.training import Group, Plan, TrainingLog, train
 
 
@@ -81,13 +82,16 @@ def learn_everything(
     targets = examples.targets.to(device)
     encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters()}
     sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
+    if sharded is not None and examples.siblings is not None:
+        raise UsageError("several processes train one row per document: set encoding.passage_tokens to 0")
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in world.part(batch)], device)
         with autocast(device):
             vectors = model.unprompted(tokens)  # (B, D)
         if sharded is None:
-            return cross_entropy(vectors, model.rows, targets[torch.from_numpy(batch)], scale=model.scale).mean()
+            wanted, masked = _assign(examples, torch.from_numpy(batch), vectors, model.rows.blocks[-1], targets)
+            return cross_entropy(vectors, model.rows, wanted, scale=model.scale, masked=masked).mean()
         vectors = gather(vectors.float(), world, len(batch))
         loss = sharded.cross_entropy(vectors, targets[torch.from_numpy(world.order(batch))], scale=model.scale)
         sum_gradients(encoder.values())
@@ -134,9 +138,14 @@ def learn_rows(
     )
     retained = _retention_loss(model, retention, softmax.scale, plan.seed)
 
+    local = examples if examples.siblings is None else examples.moved(first_new)
+
     def step(batch: Numbers) -> Tensor:
         numbers = torch.from_numpy(batch)
-        loss = cross_entropy_given_old(vectors[numbers], new, old[numbers], positions[numbers], scale=softmax.scale, deleted=deleted).mean()
+        wanted, masked = _assign(local, numbers, vectors[numbers], new, positions)
+        loss = cross_entropy_given_old(
+            vectors[numbers], new, old[numbers], wanted, scale=softmax.scale, deleted=deleted, masked=masked
+        ).mean()
         return retained(loss)
 
     groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
@@ -161,6 +170,8 @@ def learn_prompts(
     device = device_of(model)
     targets = examples.targets.to(device)
     new = model.rows.blocks[-1]
+    first_new = len(model.rows) - len(new)
+    local = examples if examples.siblings is None else examples.moved(first_new)
     retained = _retention_loss(model, retention, softmax.scale, plan.seed)
 
     def step(batch: Numbers) -> Tensor:
@@ -168,7 +179,11 @@ def learn_prompts(
         numbers = torch.from_numpy(batch)
         with autocast(device):
             encoded: Encoded = model(tokens, entering=states.batch(batch.tolist(), tokens), query=states.query[numbers])
-        loss = cross_entropy(encoded.vectors, model.rows, targets[numbers], scale=softmax.scale, scope=softmax.scope).mean()
+        wanted, masked = _assign(local, numbers, encoded.vectors, new, targets - first_new)
+        keywords: dict[str, Any] = {"scale": softmax.scale, "scope": softmax.scope}
+        if masked is not None:
+            keywords["masked"] = masked[0], masked[1] + first_new
+        loss = cross_entropy(encoded.vectors, model.rows, wanted + first_new, **keywords).mean()
         return retained(loss + encoded.selection.loss)
 
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
@@ -177,6 +192,14 @@ def learn_prompts(
     log = train(step, groups, examples.lengths, plan, after_step=_norm_fixer(new, retention), what="learning prompts", progress=progress)
     model.eval()
     return log
+
+
+def _assign(examples: Examples, numbers: Tensor, vectors: Tensor, rows: Tensor, targets: Tensor) -> tuple[Tensor, Masked | None]:
+    """The target of each query of a batch among `rows`, and the other passages of its document, which are no wrong answers."""
+    if examples.siblings is None:
+        return targets[numbers], None
+    wanted = examples.siblings.assign(numbers, vectors, rows, targets[numbers])
+    return wanted, examples.siblings.masked(numbers, wanted)
 
 
 def identity_of(model: DSI, examples: Examples) -> str:

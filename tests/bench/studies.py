@@ -27,7 +27,7 @@ split = "dev"
 [[system]]
 label = "best"
 method = "rows"
-preset = "best"
+preset = "rows"
 parameter = "rows.row_norm_scale"
 sweep = [0.9, 1.0]
 [[system]]

@@ -71,7 +71,7 @@ system = [
 report = "choosing"
 split = "dev"
 system = [
-  { label = "best", group = "Ours", method = "rows", preset = "best", parameter = "rows.row_norm_scale", sweep = [0.9, 1.0], seeds = [0] },
+  { label = "best", group = "Ours", method = "rows", preset = "rows", parameter = "rows.row_norm_scale", sweep = [0.9, 1.0], seeds = [0] },
   { label = "S++", method = "promptdsi", parameter = "add.row_lr", sweep = [1e-3, 1e-2], seeds = [0] },
 ]""",
     "frontier": 'report = "frontier"\nsystems_of = "choosing"',

@@ -239,7 +239,7 @@ def test_products_are_shared_by_all_threads_however_rows_lie(queries: int, monke
     monkeypatch.setattr("promptdsi.engine.row_table.share", lambda *work, threads: (used.append(threads), share(*work, threads=threads)))
     monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SIZE", 1 << 20)
     monkeypatch.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 64 * len(rows))
-    for _, scores, bound in RowTable(blocks, [str(row) for row in range(len(rows))], set(), threads=3)._products(vectors):
+    for _, scores, bound in RowTable(blocks, [str(row) for row in range(len(rows))], set(), threads=3).products(vectors):
         assert (np.abs(scores - vectors.astype(np.float64) @ rows.astype(np.float64).T) <= bound[:, None]).all()
     assert set(used) == {3}
 

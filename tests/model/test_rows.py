@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -170,7 +172,7 @@ def test_the_newest_block_can_be_taken_away_again() -> None:
     assert rows.docids == docids and rows.row_of == {docid: number for number, docid in enumerate(docids)}
     assert torch.equal(rows.scores(torch.eye(4)), before)
     with pytest.raises(ValueError, match="'x' is there already"):
-        rows.grow(["x", "x"], torch.zeros(2, 4))
+        rows.grow(["x", "y", "x"], torch.zeros(3, 4))
     assert len(rows.docids) == len(rows.row_of) == 4
 
 
@@ -204,9 +206,9 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
     largest = 0
     scores = objectives._scores
 
-    def watch(vectors: torch.Tensor, first: int, piece: torch.Tensor, scale: float, deleted: torch.Tensor) -> torch.Tensor:
+    def watch(vectors: torch.Tensor, first: int, piece: torch.Tensor, scale: float, deleted: torch.Tensor, *masked: Any) -> torch.Tensor:
         nonlocal largest
-        product = scores(vectors, first, piece, scale, deleted)
+        product = scores(vectors, first, piece, scale, deleted, *masked)
         largest = max(largest, product.numel())
         return product
 

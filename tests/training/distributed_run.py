@@ -23,7 +23,7 @@ def main(output: Path, backbone: str) -> None:
     world = join()
     corpus = build_stream("demo", Request()).corpora[0]
     changes = {"encoding": {"dropout": 0.0, "document_tokens": 48, "max_tokens": 32}, "fit": {"row_init": "random", "batch_size": BATCH}}
-    method = PromptDSI.from_params(merge_params(PRESETS["best"], changes, {"device": "cpu"}))
+    method = PromptDSI.from_params(merge_params(PRESETS["rows"], changes, {"device": "cpu"}))
     method.start(load_backbone(backbone, offline=True))
     method.model_.rows.grow([d.docid for d in corpus.documents], method.initial_rows(corpus, "random", norm=1.0))
     pairs = training_pairs_of(corpus, pseudo=0, seed=0)[: (STEPS - 1) * BATCH + 1]  # a batch of one: a process has nothing to encode

@@ -39,7 +39,7 @@ def main() -> None:
         # The method an index holds has learned D0 already; the others begin from it.
         d0 = index.opened.method
         methods = {
-            "rows only, as `best`": RowsOnly.from_params(merge_params(PRESETS["best"], {"fit": {"epochs": 1}}, options)).begin_from(
+            "rows only, as `best`": RowsOnly.from_params(merge_params(PRESETS["rows"], {"fit": {"epochs": 1}}, options)).begin_from(
                 d0, old
             ),
             "IncDSI's solver": IncDSI.from_params(BEST_D0 | options).begin_from(d0, old),

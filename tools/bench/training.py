@@ -141,7 +141,7 @@ def plain_examples(rows: int) -> Examples:
 
 def rows_only(rows: int) -> float:
     """Seconds to train 60 new rows on 480 queries beside so many old rows, as `best` does; encoding the queries is counted too."""
-    method = PromptDSI.from_params(PRESETS["best"] | {"device": "cpu", "offline": True})
+    method = PromptDSI.from_params(PRESETS["rows"] | {"device": "cpu", "offline": True})
     method.start(load_backbone("minilm", offline=True))
     model = method.model_
     corpus = build_stream("demo", Request(), new=0).corpora[0]

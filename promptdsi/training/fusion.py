@@ -1,0 +1,107 @@
+"""What is learned about scores on D0: the weight of words beside rows, and the probability that a first hit is right.
+
+Both are fitted on queries whose document is known. For the second each query is seen twice: with its document in the index, where the
+first hit may be right, and with its document masked, where nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.engine.row_table import RowTable
+from promptdsi.engine.words import Calibration, WordTable
+from promptdsi.model.path import Floats
+
+Matrix = NDArray[np.float32]  # (Q, N)
+WEIGHTS = np.geomspace(0.25, 4.0, 17)  # the weight of words is one of these
+SCALES = (10.0, 20.0, 40.0)
+DEFAULT_WEIGHT = 1.0
+MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more queries change little
+RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
+KEPT = 0.95  # of the right first hits reach the bound below which nothing certain was found
+STEPS = 50  # of Newton's method
+
+
+class ScoreParts(NamedTuple):
+    """The parts of the score of each document for each query (Q, N), and the document each query should retrieve (Q,)."""
+
+    products: Matrix
+    coverage: Matrix
+    targets: NDArray[np.int64]
+
+
+def collect(table: RowTable, vectors: Floats, texts: Sequence[str], rows: Sequence[int], words: WordTable | None) -> ScoreParts:
+    """The parts of every document's score for some queries, each by its best passage; `rows` are those of the relevant documents."""
+    products = np.concatenate([scores for _, scores, _ in table.products(vectors)], 1)  # (Q, N)
+    coverage = np.zeros_like(products)
+    if words:
+        plain = words.weighted(1.0)
+        for number, text in enumerate(texts):
+            plain.query(text).add_to(coverage[number], 0)
+    starts = table.document_starts
+    if starts is None:
+        return ScoreParts(products, coverage, np.asarray(rows, np.int64))
+    best = best_of_each(products + np.float32(DEFAULT_WEIGHT) * coverage, starts)  # (Q, documents)
+    return ScoreParts(np.take_along_axis(products, best, 1), np.take_along_axis(coverage, best, 1), np.searchsorted(starts, rows))
+
+
+def best_of_each(scores: Matrix, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The column with the highest score among each document's columns, which begin at `starts`: (Q, documents)."""
+    best = np.repeat(np.maximum.reduceat(scores, starts, 1), np.diff(np.append(starts, scores.shape[1])), 1)
+    columns = np.where(scores == best, np.arange(scores.shape[1]), scores.shape[1])
+    return np.minimum.reduceat(columns, starts, 1)
+
+
+def fit_weight(scored: ScoreParts) -> float:
+    """The weight of coverage that gives the relevant documents the highest likelihood, under the scale that suits it best."""
+    losses = {weight: min(_loss(scored, weight, scale) for scale in SCALES) for weight in WEIGHTS.tolist()}
+    return float(min(losses, key=lambda weight: losses[weight]))
+
+
+def _loss(scored: ScoreParts, weight: float, scale: float) -> float:
+    scores = scale * (scored.products + np.float32(weight) * scored.coverage)
+    top = scores.max(1, keepdims=True)
+    log_sum = top[:, 0] + np.log(np.exp(scores - top).sum(1))
+    return float((log_sum - scores[np.arange(len(scores)), scored.targets]).mean())
+
+
+def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
+    """Fit on each query with its document present and masked."""
+    scores = scored.products + np.float32(weight) * scored.coverage
+    features, right = [], []
+    everyone = np.arange(len(scores))
+    for masked in (False, True):
+        seen = scores.copy()
+        if masked:
+            seen[everyone, scored.targets] = -np.inf
+        best = seen.argmax(1)
+        top = seen[everyone, best]
+        seen[everyone, best] = -np.inf
+        second = np.where(np.isfinite(seen.max(1)), seen.max(1), top - 1)
+        features.append(np.stack([np.ones_like(top), top, top - second, scored.coverage[everyone, best]], 1))
+        right.append((best == scored.targets) & np.isfinite(top))
+    inputs, labels = np.concatenate(features).astype(np.float64), np.concatenate(right).astype(np.float64)
+    weights = _logistic(inputs, labels)
+    likely = 1 / (1 + np.exp(-(inputs @ weights).clip(-30, 30)))
+    bound = np.quantile(likely[labels > 0], 1 - KEPT) if labels.any() else 0.0
+    intercept, score, margin, coverage = weights.tolist()
+    return Calibration(intercept, score, margin, coverage, float(bound))
+
+
+def _logistic(features: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logistic regression by Newton's method, with a small ridge on all but the intercept."""
+    ridge = np.diag([0.0, *[RIDGE * len(right)] * (features.shape[1] - 1)])
+    weights = np.zeros(features.shape[1])
+    for _ in range(STEPS):
+        likely = 1 / (1 + np.exp(-(features @ weights).clip(-30, 30)))
+        gradient = features.T @ (likely - right) + ridge @ weights
+        curvature = (features * (likely * (1 - likely))[:, None]).T @ features + ridge
+        step = np.linalg.solve(curvature + 1e-9 * np.eye(len(weights)), gradient)
+        weights -= step
+        if np.abs(step).max() < 1e-9:
+            break
+    return weights
