@@ -15,7 +15,6 @@ from promptdsi.corpus.pseudo import GeneratedQueries, QueryCache, add_queries, e
 from promptdsi.corpus.sources import DEFAULT_NEW, DEFAULT_SHARE, Request, build_stream
 from promptdsi.corpus.streams import CACHE_FOLDER, Stream, check_replaceable, totals
 from promptdsi.errors import DataError
-from promptdsi.model.devices import torch_device
 from promptdsi.progress import Progress
 
 LISTED = 10  # documents without queries that are named; all are counted
@@ -97,6 +96,8 @@ def queries(
     keywords |= {"per_document": per_document} if per_document is not None else {}
     keywords |= {"model": model} if model is not None else {}
     if "device" in options_of(generator):
+        from promptdsi.model.config import torch_device  # with numpy, which `--help` must not wait for
+
         keywords |= {"device": torch_device(runtime.device), "offline": runtime.offline, "quiet": output.quiet}
         use_threads(runtime.threads)
     writer = make_generator(generator, **keywords)

@@ -16,7 +16,7 @@ from promptdsi.methods.base import Method
 from promptdsi.methods.options import Encoding
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.devices import torch_device
+from promptdsi.model.config import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.progress import Progress, silent

@@ -6,7 +6,6 @@ Sequential, DSI++, IncDSI, PromptDSI, … differ in how they train on the corpor
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,18 +18,16 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
-from promptdsi.methods.options import ROW_INITS, SCHEDULES, Training, check_options, flatten_params
+from promptdsi.methods.options import LEAST, check_options, flatten_params
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.devices import torch_device
-from promptdsi.model.dsi import DSI
+from promptdsi.model.dsi import seeded
 from promptdsi.model.path import unit
-from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import Examples, ReplayBuffer, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
-from promptdsi.training.stages import Rates, learn_everything
-from promptdsi.training.training import Plan, TrainingLog
+from promptdsi.training.encoding import Examples, TrainingPair, mean_by_position, tokenize_pairs, training_pairs_of
+from promptdsi.training.stages import learn_everything
+from promptdsi.training.training import Training, TrainingLog
 
 # How the recommended preset trains D0, for any method; class defaults are the paper's.
 BEST_D0: dict[str, Any] = {
@@ -46,17 +43,7 @@ Pairs = Sequence[TrainingPair]
 class DSIMethod(VectorSearch, Method):
     """Learned state: also `row_norm_` (mean of D0's rows), `d0_rows_` (their number), `logs_`, and `replay_` where queries are stored."""
 
-    # The values an option may have, and its least value, by dotted name; a subclass adds its own.
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "new_corpus_queries": ("gen+train", "gen"),
-        "fit.row_init": ROW_INITS,
-        "fit.schedule": SCHEDULES,
-    }
-    least: ClassVar[dict[str, float]] = {"seed": 0, "pseudo_queries": 0, "encoding.document_windows": 1, "encoding.dropout": 0.0} | {
-        "encoding.scale": 1e-6,
-        "fit.batch_size": 1,
-        **dict.fromkeys(("fit.epochs", "fit.lr", "fit.row_lr", "fit.encoder_decay", "fit.row_decay"), 0),
-    }
+    least: ClassVar[dict[str, float]] = LEAST  # a subclass adds its own options
 
     pseudo_queries: int = 15
     new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
@@ -66,7 +53,7 @@ class DSIMethod(VectorSearch, Method):
     row_norm_: float = field(init=False, repr=False, compare=False)
     d0_rows_: int = field(init=False, repr=False, compare=False)
     logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
-    replay_: ReplayBuffer | None = field(init=False, repr=False, compare=False)
+    replay_: tuple[TrainingPair, ...] | None = field(init=False, repr=False, compare=False)
 
     def fit(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train the whole encoder and a row per document on D0, freeze them, and prepare for later corpora.
@@ -78,9 +65,8 @@ class DSIMethod(VectorSearch, Method):
         pairs = self.training_pairs(corpus) if pairs is None else pairs
         rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], rows)
-        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed)
-        rates = Rates(options.lr, options.row_lr, 0.0, options.encoder_decay, options.row_decay)
-        log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
+        keywords: dict[str, Any] = {"seed": self.seed, "checkpoint": checkpoint, "progress": progress}
+        log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, **keywords)
         return self._freeze_d0(corpus, [log], pairs)
 
     def begin_from(self, d0: DSIMethod, corpus: Corpus) -> Self:
@@ -114,44 +100,33 @@ class DSIMethod(VectorSearch, Method):
         return (len(self.model_.rows) - self.d0_rows_) * self.model_.rows.width
 
     def extra_bytes(self) -> int:
-        return self.replay_.size_in_bytes if self.replay_ else 0
+        return sum(len(text.encode("utf-8")) for pair in self.replay_ or () for text in pair)
 
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"row_norm": self.row_norm_, "corpora": len(self.logs_), "d0_rows": self.d0_rows_}
-        return metadata | ({"replay": self.replay_.to_json()} if self.replay_ else {})
+        return metadata if self.replay_ is None else metadata | {"replay": self.replay_}
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.row_norm_ = metadata["row_norm"]
         self.d0_rows_ = metadata.get("d0_rows") or len(self.model_.rows.blocks[0])
         self.logs_ = [TrainingLog() for _ in range(metadata["corpora"])]
-        self.replay_ = ReplayBuffer.from_json(metadata["replay"]) if "replay" in metadata else None
+        self.replay_ = tuple(TrainingPair(*pair) for pair in metadata["replay"]) if "replay" in metadata else None
 
     def start(self, backbone: Backbone) -> None:
         self.check()
-        encoder, encoding = backbone.encoder, self.encoding
-        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
-        for option in ("max_tokens", "document_tokens"):
-            if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
-                limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
-                raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
-        keywords = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale, **self.prompt_keywords()}
-        model = DSI(encoder, self.strategy(), **keywords)  # type: ignore[arg-type]
-        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        limits = {"encoding.max_tokens": self.encoding.max_tokens, "encoding.document_tokens": self.encoding.document_tokens}
+        self.model_ = self.make_model(backbone.encoder, self.strategy(), limits=limits)
         self.tokenizer_ = backbone.tokenizer
         self.logs_, self.truncated_documents_, self.replay_ = [], 0, None
 
     def check(self) -> None:
         """Refuse keywords that make no sense, as far as that can be known without a backbone."""
-        check_options(self.get_params(), self.choices, self.least)
+        check_options(self.get_params(), self.least)
         self.strategy()
 
     def strategy(self) -> PromptStrategy:
         """The prompts new corpora are learned with; none unless a method says otherwise."""
         return make_strategy("none")
-
-    def prompt_keywords(self) -> dict[str, str]:
-        """Keywords of the model that say how prompts are selected and where they enter."""
-        return {}
 
     def initial_rows(
         self, corpus: Corpus, row_init: str, *, norm: float, pairs: Pairs | None = None, progress: Progress = silent
@@ -161,7 +136,7 @@ class DSIMethod(VectorSearch, Method):
         if row_init == "random":
             generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
             rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
-            return rows.to(self.model_.encoder.word.weight.device)
+            return rows.to(self.model_.device)
         if row_init == "document":
             return norm * self.document_vectors(corpus, progress=progress)
         pairs = self.training_pairs(corpus, new=len(self.model_.rows) > 0) if pairs is None else pairs
@@ -169,9 +144,12 @@ class DSIMethod(VectorSearch, Method):
 
     def mean_queries(self, corpus: Corpus, pairs: Pairs, vectors: Tensor) -> Tensor:
         """The mean vector of each document's training queries: (n, D), from the vectors of all pairs."""
+        return mean_by_position(vectors, self.positions(corpus, pairs), len(corpus))
+
+    def positions(self, corpus: Corpus, pairs: Pairs) -> Tensor:
+        """The position in the corpus of each pair's document: (n,)."""
         position = {document.docid: number for number, document in enumerate(corpus.documents)}
-        targets = torch.tensor([position[pair.docid] for pair in pairs], device=vectors.device)
-        return mean_by_row(vectors, targets, 0, len(corpus))
+        return torch.tensor([position[pair.docid] for pair in pairs], device=self.model_.device)
 
     def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
         """The queries a corpus is learned from; of a new corpus the annotated ones only if `new_corpus_queries` says so."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.path import unit
-from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
+from promptdsi.model.rows import QUERIES_AT_ONCE, Rows, mask_deleted
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
@@ -28,7 +28,7 @@ def cross_entropy(vectors: Tensor, rows: Rows, targets: Tensor, *, scale: float 
         pieces = [(first, piece) for first, piece in pieces if first >= first_new]
         if bool((targets < first_new).any()):
             raise ValueError("softmax scope new_only cannot score frozen target rows")
-    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+    deleted = rows.deleted_rows(vectors.device)
     learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
     with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
         return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted)  # type: ignore[no-any-return, no-untyped-call]
@@ -49,24 +49,18 @@ def cross_entropy_given_old(
 
 
 @torch.no_grad()
-def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0) -> Tensor:
-    """log Σ exp(score) over the live rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
-    end = sum(len(block) for block in list(rows.blocks)[:blocks])
-    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+def log_sum_over_old(vectors: Tensor, rows: Rows, *, scale: float = 1.0) -> Tensor:
+    """log Σ exp(score) over the live rows of all blocks but the newest: (B, D) → (B,), in slices of bounded memory."""
+    end = len(rows) - len(rows.blocks[-1])
+    deleted = rows.deleted_rows(vectors.device)
     totals = []
     for part in vectors.split(QUERIES_AT_ONCE):
         total = part.new_full((len(part),), -torch.inf)
         for first, piece in rows.pieces():
             if first < end:
-                total = torch.logaddexp(total, torch.logsumexp(_scores(part, first, piece, scale, deleted), 1))
+                total = torch.logaddexp(total, torch.logsumexp(mask_deleted(scale * (part @ piece.T), first, deleted), 1))
         totals.append(total)
     return torch.cat(totals) if totals else vectors.new_empty(0)
-
-
-def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor) -> Tensor:
-    scores = scale * (vectors @ piece.T)  # (B, n)
-    inside = deleted[(deleted >= first) & (deleted < first + len(piece))]
-    return scores.index_fill_(1, inside - first, -torch.inf) if len(inside) else scores
 
 
 class _RowCrossEntropy(torch.autograd.Function):
@@ -81,7 +75,7 @@ class _RowCrossEntropy(torch.autograd.Function):
         store = sum(len(piece) for _, piece in pieces) * len(vectors) <= STORED_SCORES
         stored: list[Tensor] = []
         for first, piece in pieces:
-            scores = _scores(vectors, first, piece, scale, deleted)
+            scores = mask_deleted(scale * (vectors @ piece.T), first, deleted)  # (B, n)
             total = torch.logaddexp(total, torch.logsumexp(scores, 1))
             inside = (targets >= first) & (targets < first + len(piece))
             target_scores[inside] = scores[inside, targets[inside] - first]
@@ -102,7 +96,7 @@ class _RowCrossEntropy(torch.autograd.Function):
             learns = wants_rows and first >= first_learning
             if not learns and to_vectors is None:
                 continue  # neither side of this product is trained
-            scores = ctx.stored[number] if ctx.stored else _scores(vectors, first, piece, ctx.scale, deleted)
+            scores = ctx.stored[number] if ctx.stored else mask_deleted(ctx.scale * (vectors @ piece.T), first, deleted)
             share = torch.exp(scores - total[:, None])  # (B, n) probabilities
             inside = (targets >= first) & (targets < first + len(piece))
             share[inside, targets[inside] - first] -= 1

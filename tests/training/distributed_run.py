@@ -37,8 +37,8 @@ def main(output: Path, backbone: str) -> None:
         check(tensors, kind, number)
 
     training._check_finite = watch
-    rates = stages.Rates(5e-5, 1e-3, 0.0, 0.01, 0.0)
-    log = stages.learn_everything(method.model_, examples, method.tokenizer_, rates, training.Plan(1, BATCH))
+    options = training.Training(epochs=1, batch_size=BATCH, lr=5e-5, row_lr=1e-3, row_decay=0.0)
+    log = stages.learn_everything(method.model_, examples, method.tokenizer_, options)
     rows = first.pop("rows")
     shard = {"rows": rows, "losses": torch.tensor(log.losses, dtype=torch.float64)} | first
     shard |= {"learned_rows": method.model_.rows.blocks[0].detach().clone()}
