@@ -125,7 +125,7 @@ def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Pr
     with exclusive_lock(output / CACHE_FOLDER):
         written = generate_queries(corpus, writer, QueryCache(output / CACHE_FOLDER, writer), progress=progress)
         with_queries(corpus, written).write(output)
-    return written._replace(pairs=[pair for pair in written.pairs if pair.query.queryid not in {q.queryid for q in corpus.queries}])
+    return written
 
 
 def backbone(

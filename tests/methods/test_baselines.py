@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from promptdsi import Corpus
-from promptdsi.bench.protocol import union
+from promptdsi.corpus.corpus import merge_corpora
 from promptdsi.errors import UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
@@ -113,7 +113,7 @@ def test_dsi_plus_plus_replays_one_pseudo_query_of_a_share_of_the_earlier_docume
 
 
 def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
-    merged = union(corpora[1:])
+    merged = merge_corpora(corpora[1:], "all")
     multi = small.method("multi", backbone).begin_from(d0, corpora[0]).add(merged)
     joint = small.method("joint", backbone).begin_from(d0, corpora[0]).add(merged)
     new = {document.docid for document in merged.documents}
@@ -124,7 +124,7 @@ def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: 
 
 
 def test_the_union_of_corpora_holds_each_document_and_query_once(corpora: list[Corpus]) -> None:
-    merged = union(corpora[1:])
+    merged = merge_corpora(corpora[1:], "all")
     assert merged.documents == [document for corpus in corpora[1:] for document in corpus.documents]
     assert len({query.queryid for query in merged.queries}) == len(merged.queries)
     assert sorted(merged.pairs("train")) == sorted(pair for corpus in corpora[1:] for pair in corpus.pairs("train"))
