@@ -78,8 +78,8 @@ def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *,
             advance(len(batch))
     queries = {document.docid: cache.queries[content_hash(document)] for document in corpus.documents}
     pairs = [Pair(Query(queryid(docid, text), text, "pseudo"), docid) for docid, texts in queries.items() for text in texts]
-    judged = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
-    new = [pair for pair in pairs if (pair.query.queryid, pair.docid) not in judged]
+    existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+    new = [pair for pair in pairs if (pair.query.queryid, pair.docid) not in existing]
     return GeneratedQueries(new, len(contents), [docid for docid, texts in queries.items() if not texts])
 
 

@@ -77,7 +77,9 @@ def _qrels(path: Path, notes: ReadNotes) -> list[tuple[str, str]]:
 
 
 def _queries(path: Path, notes: ReadNotes) -> dict[str, str]:
-    return {queryid: " ".join(text.split()) for queryid, text in _rows(path, 2, notes, check=lambda row: check_query(Query(row[0], row[1])))}
+    return {
+        queryid: " ".join(text.split()) for queryid, text in _rows(path, 2, notes, check=lambda row: check_query(Query(row[0], row[1])))
+    }
 
 
 def _documents(path: Path, docids: set[str], request: Request) -> Iterator[Document]:

@@ -43,8 +43,8 @@ def paper_data(data: SourceData, request: Request, *, max_new: int | None = None
     # A query goes to the latest of its documents' corpora; tune documents count as the earliest.
     parts = {"tune": tune} | {f"d{number}": docids for number, docids in enumerate([old, *chunks])}
     held_out, *corpora = corpora_of_groups(data.corpus, {part: [by_id[docid] for docid in docids] for part, docids in parts.items()})
-    for together in (corpora[:1], corpora[1:], [held_out]):
-        _hold_out_dev(together, request.seed)
+    for part in (corpora[:1], corpora[1:], [held_out]):
+        _hold_out_dev(part, request.seed)
     sizes = {"chunk": request.chunk, "max_new": max_new, "max_tune": max_tune, "max_words": request.max_words}
     rule = {"rule": "90/9/1", "seed": request.seed, **sizes}
     stream = Stream(name, corpora, rule, data.origin, data.licence, [held_out])
