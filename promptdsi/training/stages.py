@@ -84,7 +84,7 @@ def learn_everything(
     resume: dict[str, Any] = {}
     if checkpoint and world.size == 1:  # of several processes each would write a checkpoint of its own shard
         resume = {"checkpoint": checkpoint, "identity": identity_of(model, examples)}
-    log = train(step, groups, examples.lengths, options, seed=seed, **resume, what=what, progress=progress)
+    log = train(step, groups, examples.lengths, options, seed=seed, rank=world.rank, **resume, what=what, progress=progress)
     if sharded is not None:
         model.rows.blocks[-1].data.copy_(sharded.all_rows())
     model.eval()

@@ -26,7 +26,6 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.files import atomic_write
 from promptdsi.model.path import Numbers
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import join, local
 
 
 class Checkpoint:
@@ -166,6 +165,7 @@ def train(
     plan: Plan,
     *,
     seed: int = 0,
+    rank: int = 0,
     after_step: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -181,7 +181,7 @@ def train(
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
     optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups])
     steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
-    torch.manual_seed(seed + 7919 * join().rank)  # dropout: each process draws its own
+    torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
     log = TrainingLog()
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
     saved = Checkpoint(checkpoint, {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}) if checkpoint else None
@@ -246,6 +246,11 @@ def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: st
         raise Diverged(
             f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
         )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor that may be sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class _Interruptible:

@@ -13,7 +13,7 @@ from promptdsi.methods.options import merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import load_backbone
 from promptdsi.training import stages, training
-from promptdsi.training.distributed import join, local
+from promptdsi.training.distributed import join
 from promptdsi.training.encoding import tokenize_pairs, training_pairs_of
 
 STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
@@ -33,7 +33,7 @@ def main(output: Path, backbone: str) -> None:
 
     def watch(tensors: dict[str, torch.Tensor], kind: str, number: int) -> None:
         if kind == "gradient" and number == 0:
-            first.update({name: local(tensor).clone() for name, tensor in tensors.items()})
+            first.update({name: training.local(tensor).clone() for name, tensor in tensors.items()})
         check(tensors, kind, number)
 
     training._check_finite = watch
