@@ -55,7 +55,7 @@ def serving(path: Path, **options: Any) -> Iterator[Served]:
     options.setdefault("access", WRITABLE)
     before = set(threading.enumerate())
     app = create_app(path, device="cpu", **options)
-    server = uvicorn.Server(uvicorn_config(app, drain_seconds=5))
+    server = uvicorn.Server(uvicorn_config(app))
     listener = listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptdsi.bench.run_records import D0, Run
-from promptdsi.bench.runs import RunStore, changed_params, default_params, make_method
+from promptdsi.bench.run_records import D0, Run, changed_params, default_params, make_method
+from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import ExperimentFile, Params, ScaleFile, Split, SystemTable, read_toml
 from promptdsi.corpus.sources import build_stream, source_names
 from promptdsi.errors import DataError, UsageError
@@ -110,6 +110,7 @@ def read_experiment(path: str | Path, scale: str, store: RunStore | None = None)
     settings = tuple(_setting(scale_path, scale_table, setting) for setting in scale_table.run.get(name, ()))
     if not settings:
         raise UsageError(f"scale {scale} has no setting for {name}; its [run] table lists {', '.join(scale_table.run) or 'nothing'}")
+    check_report(path, table.report)
     systems, sweeps = _systems(path, table), scale_table.sweep.get(name, {})
     if unknown := sorted(set(sweeps) - {system.label for system in systems if system.parameter}):
         raise DataError(f"[sweep.{name}] has {unknown[0]!r}, which is no system with a swept parameter", path=scale_path)
@@ -126,6 +127,15 @@ def read_experiment(path: str | Path, scale: str, store: RunStore | None = None)
         raise DataError(f"no system of it runs in the setting {idle[0]!r}: see `only` there and `settings` of the systems", path=path)
     title = table.title or name
     return Experiment(name, title, table.report, table.paper, table.about, scale, settings, points, table.split, path)
+
+
+def check_report(path: Path, report: str) -> None:
+    """Refuse an experiment without its report, before hours are spent on its runs."""
+    folder = path.parent / "reports"
+    if not (folder / f"{report}.py").is_file():
+        names = sorted(other.stem for other in folder.glob("*.py"))
+        there = f"{folder} has {', '.join(names)}" if names else f"there is no report in {folder}"
+        raise DataError(f"wants a report {report!r}; {there}", path=path)
 
 
 def _systems(path: Path, table: ExperimentFile) -> list[SystemTable]:

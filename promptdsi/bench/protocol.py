@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any, cast
 
 from promptdsi.bench.run_records import CorpusSizes, StepRecord, StreamData, TopicRecord
 from promptdsi.bench.runs import pack_ranks
 from promptdsi.bench.schema import Split
-from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.corpus import merge_corpora
 from promptdsi.corpus.streams import Stream
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.base import Method
@@ -42,9 +41,9 @@ class Protocol:
 
     def run(self, method: Method) -> dict[str, Any]:
         """Add D1 … DT (together, for references that learn at once), rank after every step: the fields of a record."""
-        last = len(self.stream.corpora) - 1
+        new, last = self.stream.corpora[1:], len(self.stream.corpora) - 1
         ranks = {"0": [self.ranks(method, 0)]}
-        arrivals = [(last, union(self.stream.corpora[1:]))] if method.at_once else list(enumerate(self.stream.corpora))[1:]
+        arrivals = [(last, merge_corpora(new, f"{new[0].name}-{new[-1].name}"))] if method.at_once else list(enumerate(new, 1))
         steps = []
         for step, corpus in arrivals:
             started = uncached_seconds()
@@ -96,18 +95,3 @@ class Protocol:
                 examples[counts.index(1)].append(query.text)
         weights = [[round(weight, 5) for weight in topic] for topic in topics.weights]
         return TopicRecord(words=topics.words, weights=weights, counts=topics.counts, examples=examples)
-
-
-def union(corpora: Sequence[Corpus]) -> Corpus:
-    """Corpora as one."""
-    qrels: dict[str, list[Any]] = {}
-    for corpus in corpora:
-        for split, judgements in corpus.qrels.items():
-            qrels.setdefault(split, []).extend(judgements)
-    queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
-    return Corpus(
-        [document for corpus in corpora for document in corpus.documents],
-        list(queries.values()),
-        qrels,
-        name=f"{corpora[0].name}-{corpora[-1].name}",
-    )

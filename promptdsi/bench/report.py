@@ -80,14 +80,10 @@ def study_module(folder: Path, name: str) -> ModuleType:
 
 def load_report(experiment: Experiment) -> Callable[[SystemResults], Iterable[Part]]:
     """The `report` function of reports/NAME.py beside the experiment."""
-    path = experiment.path.parent / "reports" / f"{experiment.report}.py"
-    if not path.is_file():
-        names = sorted(other.stem for other in path.parent.glob("*.py"))
-        there = f"{path.parent} has {', '.join(names)}" if names else f"there is no report in {path.parent}"
-        raise DataError(f"wants a report {experiment.report!r}; {there}", path=experiment.path)
-    report = getattr(study_module(experiment.path.parent, f"reports.{experiment.report}"), "report", None)
+    module = study_module(experiment.path.parent, f"reports.{experiment.report}")
+    report = getattr(module, "report", None)
     if not callable(report):
-        raise DataError("has no function `report(results)`", path=path)
+        raise DataError("has no function `report(results)`", path=str(module.__file__))
     return report  # type: ignore[no-any-return]
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PlainSerializer, PositiveInt, model_validator
 
 from promptdsi.aliases import RUN_RECORD, renamed
 from promptdsi.bench.schema import Params, Split
-from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.errors import UsageError
+from promptdsi.methods import methods
+from promptdsi.methods.base import Method
+from promptdsi.methods.options import current_params, flatten_params
+from promptdsi.methods.promptdsi import PRESETS, PromptDSI
+from promptdsi.model.prompts import make_strategy
 
+OPTIONS = "prompt_options"  # its keys belong to the prompt strategy
 FORMAT = 2  # of records; 1 had other keys (promptdsi/aliases.py)
 RankAndGain = Annotated[tuple[PositiveInt, float], Field(strict=False)]  # JSON has no tuples
 # split → step → corpus → query: the rank of its relevant document, or every rank with its gain where there are several
@@ -70,14 +76,61 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def default_params(method: str) -> Params:
+    """Every parameter of a method with its default, in dotted form."""
+    if method not in methods():
+        raise UsageError(f"no method {method!r}; there are {', '.join(methods())}")
+    return {name: as_json(value) for name, value in flatten_params(methods()[method]().get_params()).items()}
+
+
+def changed_params(method: str, *layers: Params) -> Params:
+    """The parameters of a method that differ from its defaults; a later layer is stronger, and may name a preset.
+
+    Only what differs: a parameter that a later release adds with a neutral default does not change the name of a run.
+    """
+    defaults = default_params(method)
+    given: Params = {}
+    for layer in layers:
+        preset = layer.get("preset", "paper")
+        if preset not in PRESETS:
+            raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+        given |= {name: value for name, value in flatten_params(PRESETS[preset]).items() if name in defaults}
+        params = flatten_params(current_params({name: value for name, value in layer.items() if name != "preset"}, defaults))
+        if OPTIONS in params:
+            params[OPTIONS] = given.get(OPTIONS, {}) | params[OPTIONS]
+        given |= params
+    if unknown := [name for name in given if name not in defaults]:
+        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(defaults)}")
+    if given.get(OPTIONS):
+        options = make_strategy(str(given.get("prompts", defaults["prompts"]))).get_params()
+        given[OPTIONS] = {name: as_json(value) for name, value in given[OPTIONS].items() if as_json(value) != as_json(options.get(name))}
+    return {name: as_json(value) for name, value in sorted(given.items()) if as_json(value) != defaults[name]}
+
+
+def make_method(method: str, params: Params, **machine: Any) -> Method:
+    """A method from dotted parameters; keywords of the machine (seed, offline) reach the methods that have them."""
+    defaults = default_params(method)
+    return methods()[method].from_params(params | {name: value for name, value in machine.items() if name in defaults})
+
+
+def as_json(value: Any) -> Any:
+    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 @dataclass(frozen=True)
 class D0:
     """How D0 is learned, once for all methods: a stream, and parameters of `rows` in dotted form."""
 
     __pydantic_config__ = ConfigDict(strict=False)  # a record is strict, but describes its run as a table
 
+    method: ClassVar[str] = "rows"
+
     stream: Params
     params: Params
+
+    @property
+    def d0(self) -> D0:
+        return self
 
     @property
     def key(self) -> str:
@@ -86,6 +139,10 @@ class D0:
     @property
     def file(self) -> str:
         return f"d0-{self.key}"
+
+    def in_present_names(self) -> D0:
+        params = changed_params("rows", self.params)
+        return D0(self.stream, {name: value for name, value in params.items() if not name.startswith("add.")})
 
 
 @dataclass(frozen=True)
@@ -115,17 +172,17 @@ class Run:
         variant = f"-{self.params.get('prompts', PromptDSI.prompts)}" if self.method == PromptDSI.name else ""
         return f"{self.method.replace('*', '-star')}{variant}-{self.seed}-{self.key}"
 
-
-def described_d0(content: Any) -> Any:
-    """A D0 from the two keys a record describes it by."""
-    return {"stream": content.get("stream"), "params": content.get("d0")} if isinstance(content, dict) else content
+    def in_present_names(self) -> Run:
+        return replace(self, d0=self.d0.in_present_names(), params=changed_params(self.method, self.params))
 
 
-def described_run(content: Any) -> Any:
-    """A run from its description in a record, which is flat."""
+def described(content: Any) -> Any:
+    """A run, or a D0, from its description in a record, which is flat."""
     if not isinstance(content, dict):
         return content
-    return {"d0": described_d0(content)} | {name: value for name, value in content.items() if name not in ("stream", "d0")}
+    d0 = {"stream": content.get("stream"), "params": content.get("d0")}
+    rest = {name: value for name, value in content.items() if name not in ("stream", "d0")}
+    return {"d0": d0} | rest if rest else d0
 
 
 def describe(run: D0 | Run) -> Params:
@@ -142,6 +199,7 @@ class Record(BaseModel, strict=True):
     versions: dict[str, str]
     data: StreamData
     ranks: Ranks
+    run: D0 | Run
 
     @model_validator(mode="before")
     @classmethod
@@ -149,6 +207,12 @@ class Record(BaseModel, strict=True):
         if isinstance(content, dict) and content.get("format", FORMAT) not in (1, FORMAT):
             raise ValueError(f"has record format {content['format']}; this release reads formats 1 and {FORMAT}")
         return renamed(content, RUN_RECORD) if isinstance(content, dict) else content
+
+    @model_validator(mode="after")
+    def read_old_params(self) -> Self:
+        if self.format == 1:
+            self.format, self.run = FORMAT, self.run.in_present_names()
+        return self
 
     @model_validator(mode="after")
     def check_ranks(self) -> Self:
@@ -165,7 +229,7 @@ class Record(BaseModel, strict=True):
 class RunRecord(Record):
     """runs/METHOD-SEED-KEY.json"""
 
-    run: Annotated[Run, BeforeValidator(described_run), PlainSerializer(describe)]
+    run: Annotated[Run, BeforeValidator(described), PlainSerializer(describe)]
     d0_sha256: str | None = None  # the checkpoint it started from; none where a method learns D0 itself
     fit_seconds: float
     search_seconds: float = 0.0
@@ -190,7 +254,7 @@ class RunRecord(Record):
 class D0Record(Record):
     """runs/d0-KEY.json"""
 
-    run: Annotated[D0, BeforeValidator(described_d0), PlainSerializer(describe)]
+    run: Annotated[D0, BeforeValidator(described), PlainSerializer(describe)]
     sha256: str
     seconds: float
     examples: NonNegativeInt

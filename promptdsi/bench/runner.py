@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import promptdsi
 from promptdsi.bench.protocol import Protocol
-from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, SearchRecord, digest
-from promptdsi.bench.runs import RunStore, compare_ranks, make_method, record_text
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, SearchRecord, digest, make_method
+from promptdsi.bench.runs import RunStore, compare_ranks
 from promptdsi.bench.schema import Params, Split, read_json
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators import make_generator, options_of
@@ -24,12 +24,12 @@ from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
 from promptdsi.corpus.sources import Request, build_stream, source_of
 from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import atomic_write, sha256_of
+from promptdsi.files import sha256_of
 from promptdsi.methods.base import Method
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.incdsi import RANGES, IncDSI
-from promptdsi.methods.rows_only import RowsOnly
-from promptdsi.model.devices import torch_device
+from promptdsi.methods.promptdsi import RowsOnly
+from promptdsi.model.config import torch_device
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import EncodingCache, uncached_seconds, use_cache
 
@@ -167,8 +167,7 @@ class Runner:
                 raise PromptDSIError(f"{self.store.path(d0.file)} was made from other data; move it away to start anew")
             same = "the same weights" if before.sha256 == record.sha256 else "other weights"
             self.notify(f"D0 was learned again: {same}; {difference}")
-        with atomic_write(folder / RECORD) as out:
-            out.write(record_text(record).encode("utf-8"))
+        self.store.write(record, folder / RECORD)
         self.store.write(record)
         return D0Checkpoint(method, record.sha256)
 

@@ -1,4 +1,4 @@
-"""Runs on disk: the parameters that describe a run, its record, and the ranks in it.
+"""Runs on disk: the folder of their records, and the ranks in a record.
 
 RESULTS/runs/promptdsi-s++-0-1a2b3c4d5e6f.json
 """
@@ -7,66 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from promptdsi.bench.run_records import D0, FORMAT, D0Record, Run, RunRecord
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord
 from promptdsi.bench.schema import ChoiceRecord, Params, Split, read_json
-from promptdsi.errors import DataError, UsageError
+from promptdsi.errors import DataError
 from promptdsi.evaluation.continual import Matrix
 from promptdsi.evaluation.evaluate import QueryRanks
 from promptdsi.files import atomic_write
-from promptdsi.methods import methods
-from promptdsi.methods.base import Method
-from promptdsi.methods.options import current_params, flatten_params
-from promptdsi.methods.promptdsi import PRESETS
-from promptdsi.model.prompts import make_strategy
 
 DAMAGED = "; delete it and run the experiment again"
-OPTIONS = "prompt_options"  # its keys belong to the prompt strategy
-
-
-def default_params(method: str) -> Params:
-    """Every parameter of a method with its default, in dotted form."""
-    if method not in methods():
-        raise UsageError(f"no method {method!r}; there are {', '.join(methods())}")
-    return {name: as_json(value) for name, value in flatten_params(methods()[method]().get_params()).items()}
-
-
-def changed_params(method: str, *layers: Params) -> Params:
-    """The parameters of a method that differ from its defaults; a later layer is stronger, and may name a preset.
-
-    Only what differs: a parameter that a later release adds with a neutral default does not change the name of a run.
-    """
-    defaults = default_params(method)
-    given: Params = {}
-    for layer in layers:
-        preset = layer.get("preset", "paper")
-        if preset not in PRESETS:
-            raise UsageError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-        given |= {name: value for name, value in flatten_params(PRESETS[preset]).items() if name in defaults}
-        params = flatten_params(current_params({name: value for name, value in layer.items() if name != "preset"}, defaults))
-        if OPTIONS in params:
-            params[OPTIONS] = given.get(OPTIONS, {}) | params[OPTIONS]
-        given |= params
-    if unknown := [name for name in given if name not in defaults]:
-        raise UsageError(f"{method} has no option {unknown[0]!r}; it has {', '.join(defaults)}")
-    if given.get(OPTIONS):
-        options = make_strategy(str(given.get("prompts", defaults["prompts"]))).get_params()
-        given[OPTIONS] = {name: as_json(value) for name, value in given[OPTIONS].items() if as_json(value) != as_json(options.get(name))}
-    return {name: as_json(value) for name, value in sorted(given.items()) if as_json(value) != defaults[name]}
-
-
-def make_method(method: str, params: Params, **machine: Any) -> Method:
-    """A method from dotted parameters; keywords of the machine (seed, offline) reach the methods that have them."""
-    defaults = default_params(method)
-    return methods()[method].from_params(params | {name: value for name, value in machine.items() if name in defaults})
-
-
-def as_json(value: Any) -> Any:
-    return [as_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def pack_ranks(query_ranks: Sequence[QueryRanks]) -> list[Any]:
@@ -139,14 +91,10 @@ class RunStore:
         return record
 
     def run(self, run: Run) -> RunRecord | None:
-        record = self.read(run.file)
-        assert record is None or isinstance(record, RunRecord)
-        return record
+        return cast("RunRecord | None", self.read(run.file))
 
     def d0(self, d0: D0) -> D0Record | None:
-        record = self.read(d0.file)
-        assert record is None or isinstance(record, D0Record)
-        return record
+        return cast("D0Record | None", self.read(d0.file))
 
     def choices(self, scale: str, experiment: str) -> Params:
         """The parameter values an experiment chose, by system: what its report wrote."""
@@ -155,33 +103,17 @@ class RunStore:
             raise DataError(f"is not there: run and report {experiment}.toml first, which chooses the parameters", path=path)
         return read_json(path, ChoiceRecord, advice=f"; report {experiment}.toml again").chosen
 
-    def write(self, record: RunRecord | D0Record) -> Path:
-        path = self.folder / "runs" / f"{record.run.file}.json"
+    def write(self, record: RunRecord | D0Record, path: Path | None = None) -> Path:
+        """Write a record with one line per key, so that differences between two versions can be read."""
+        path = path or self.folder / "runs" / f"{record.run.file}.json"
+        content = record.model_dump(mode="json", exclude_none=True)
+        lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
         with atomic_write(path) as out:
-            out.write(record_text(record).encode("utf-8"))
+            out.write(("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8"))
         return path
 
 
 def read_record(path: Path) -> RunRecord | D0Record:
-    """A record, its parameters under their present names."""
     if path.stem.startswith("d0-"):
-        d0_record = read_json(path, D0Record, advice=DAMAGED)
-        if d0_record.format == 1:
-            d0_record.format, d0_record.run = FORMAT, _present_d0(d0_record.run)
-        return d0_record
-    record = read_json(path, RunRecord, advice=DAMAGED)
-    if record.format == 1:
-        params = changed_params(record.run.method, record.run.params)
-        record.format, record.run = FORMAT, replace(record.run, d0=_present_d0(record.run.d0), params=params)
-    return record
-
-
-def _present_d0(d0: D0) -> D0:
-    return D0(d0.stream, {name: value for name, value in changed_params("rows", d0.params).items() if not name.startswith("add.")})
-
-
-def record_text(record: RunRecord | D0Record) -> str:
-    """One line per key, so that differences between two versions can be read."""
-    content = record.model_dump(mode="json", exclude_none=True)
-    lines = [f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+        return read_json(path, D0Record, advice=DAMAGED)
+    return read_json(path, RunRecord, advice=DAMAGED)

@@ -6,7 +6,7 @@ print(Table("Main", [Column("method", left=True), Column("H@10", best="up")], [r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -21,7 +21,8 @@ LATEX = {
 }
 MARKDOWN_MARKS = ("%s", "**%s**", "<ins>%s</ins>", " ± %s")  # of a number by its place: none, best, second; and of its spread
 LATEX_MARKS = ("%s", r"\textbf{%s}", r"\underline{%s}", r"$_{%s}$")
-SYMBOL = re.compile(r"\b(?:(LA|A|F)_([tT0-9])|(D)([0-9T]))\b")  # A_T and D0, which LaTeX sets with a subscript
+# A_T and D0, which LaTeX sets with a subscript, or a single sign
+SYMBOL_OR_SIGN = re.compile(r"\b(?:(LA|A|F)_([tT0-9])|(D)([0-9T]))\b|.", re.DOTALL)
 
 
 class TableEntry(NamedTuple):
@@ -77,15 +78,20 @@ class Table:
                 places[i][j] = order.index(number) + 1 if number in order else 0
         return places
 
+    def _groups(self, escape: Callable[[str], str], marks: Sequence[str]) -> Iterator[tuple[str, list[list[str]]]]:
+        """Neighbours of one group: its name, and the entries of each row, as they are printed."""
+        for group, members in groupby(zip(self.rows, self.places(), strict=True), key=lambda member: member[0].group):
+            yield (
+                escape(group),
+                [[_marked(*entry, escape, marks) for entry in zip(row.entries, places, strict=True)] for row, places in members],
+            )
+
     def markdown(self) -> str:
         titles = [escape_markdown(f"{column.over} {column.title}".strip()) for column in self.columns]
         lines = [titles, [":--" if column.left else "--:" for column in self.columns]]
-        group = ""
-        for row, places in zip(self.rows, self.places(), strict=True):
-            if row.group and row.group != group:
-                lines.append([f"*{escape_markdown(row.group)}*", *[""] * (len(self.columns) - 1)])
-            group = row.group
-            lines.append([_marked(entry, place, escape_markdown, MARKDOWN_MARKS) for entry, place in zip(row.entries, places, strict=True)])
+        for group, rows in self._groups(escape_markdown, MARKDOWN_MARKS):
+            lines += [[f"*{group}*", *[""] * (len(self.columns) - 1)]] if group else []
+            lines += rows
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
     def latex(self, label: str) -> str:
@@ -104,15 +110,11 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def _latex_rows(self) -> list[str]:
-        lines, group = [], ""
-        for number, (row, places) in enumerate(zip(self.rows, self.places(), strict=True)):
-            if row.group != group and number:
-                lines.append(r"\midrule")
-            if row.group and row.group != group:
-                lines.append(rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{escape_latex(row.group)}}}}} \\")
-            group = row.group
-            entries = [_marked(entry, place, escape_latex, LATEX_MARKS) for entry, place in zip(row.entries, places, strict=True)]
-            lines.append(" & ".join(entries) + r" \\")
+        lines = []
+        for number, (group, rows) in enumerate(self._groups(escape_latex, LATEX_MARKS)):
+            lines += [r"\midrule"] if number else []
+            lines += [rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{group}}}}} \\"] if group else []
+            lines += [" & ".join(entries) + r" \\" for entries in rows]
         return lines
 
     def _latex_header(self) -> list[str]:
@@ -141,12 +143,12 @@ def escape_latex(text: str) -> str:
     >>> print(escape_latex("100 % of D0 & A_T"))
     100 \\% of $D_0$ \\& $A_T$
     """
-    out, end = [], 0
-    for match in SYMBOL.finditer(text):
+
+    def escaped(match: re.Match[str]) -> str:
         name, index = match[1] or match[3], match[2] or match[4]
-        out += [*(LATEX.get(sign, sign) for sign in text[end : match.start()]), f"${name}_{index}$"]
-        end = match.end()
-    return " ".join("".join([*out, *(LATEX.get(sign, sign) for sign in text[end:])]).split())
+        return f"${name}_{index}$" if name else LATEX.get(match[0], match[0])
+
+    return " ".join(SYMBOL_OR_SIGN.sub(escaped, text).split())
 
 
 def escape_markdown(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from promptdsi.bench.plan import Experiment
-from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord
-from promptdsi.bench.runs import RunStore, default_params
+from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, default_params, digest
+from promptdsi.bench.runs import RunStore
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.sequential import Sequential
@@ -69,7 +68,7 @@ class Timing:
 
     def __init__(self, store: RunStore) -> None:
         self.records = [record for file in store.files() if (record := store.read(file)) is not None]
-        self.sizes = {stream_name(record.run): [corpus.documents for corpus in record.data.corpora] for record in self.records}
+        self.sizes = {digest(record.run.d0.stream): [corpus.documents for corpus in record.data.corpora] for record in self.records}
         self.works = {record.run.file: self.work(record.run) for record in self.records}
 
     def guess(self, run: D0 | Run) -> Guess:
@@ -95,20 +94,16 @@ class Timing:
 
     def work(self, run: D0 | Run) -> float:
         """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
-        is_run, method, d0 = (True, run.method, run.d0) if isinstance(run, Run) else (False, "rows", run)
-        params, stream, kind = default_params(method) | run.params, d0.stream, methods()[method]
-        sizes = self.sizes.get(stream_name(run))
+        params, stream, kind = default_params(run.method) | run.params, run.d0.stream, methods()[run.method]
+        sizes = self.sizes.get(digest(stream))
         documents = sum(sizes) if sizes else int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN)))
         first = sizes[0] if sizes else round(documents * (1 - stream.get("new", 5) * stream.get("share", 0.02)))
         if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
             return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(params.get("fit.epochs", 0)) / FULL_SPEED
-        learned = first if not is_run else documents if method == "joint" else documents - first
+        is_run = isinstance(run, Run)
+        learned = first if not is_run else documents if run.method == "joint" else documents - first
         queries = learned * (ANNOTATED + params["pseudo_queries"])
         epochs = params.get("add.epochs", 0) if is_run else params["fit.epochs"]
         backbone = 1.0 if params["backbone"] == "minilm" else LARGER
         speed = FROZEN_SPEED if is_run and not issubclass(kind, Sequential) else FULL_SPEED
         return float(backbone * queries * max(1, epochs) / speed)
-
-
-def stream_name(run: D0 | Run) -> str:
-    return json.dumps((run.d0 if isinstance(run, Run) else run).stream, sort_keys=True)

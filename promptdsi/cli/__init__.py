@@ -1,1 +1,1 @@
-"""The command line: one small file per command; each parses, calls, prints."""
+"""The command line: one small file per group of commands; each parses, calls, prints."""

@@ -1,9 +1,10 @@
-"""`promptdsi add` and `tune`: train the next corpus, and how training is reported."""
+"""`promptdsi create`, `add` and `tune`: train a corpus, and how training is reported."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,89 +13,127 @@ import typer
 from promptdsi.cli.console import (
     SEEDS,
     CorpusPath,
-    Device,
     IndexPath,
-    Json,
-    KeepProbes,
-    KeepQueries,
-    MaxUnknown,
-    Name,
-    Offline,
-    OnError,
-    Quiet,
-    Threads,
+    Output,
+    ReadOptions,
+    Runtime,
+    Seed,
     count_documents,
     open_index,
     print_json,
-    progress_for,
-    read_corpus,
-    say,
     use_threads,
 )
+from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
     from promptdsi.index.results import Report, WorkEstimate
 
 TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of this training (default: the index's).", **SEEDS)]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
+# Parameters and options that have a flag, which would override what --set says.
+FLAGS = {"preset", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """The name of a corpus in the index, and what is stored beside its documents."""
+
+    keep_probes: Annotated[int, typer.Option("--keep-probes", min=0, help="Store this many dev queries, to measure drift with later.")] = 0
+    keep_queries: Annotated[bool, typer.Option("--keep-queries", help="Store the train queries, for search --explain.")] = False
+    name: Annotated[str | None, typer.Option("--name", help="Name of the corpus in the index (default: its folder's).")] = None
+
+
+def create(
+    index: IndexPath,
+    corpus: CorpusPath,
+    *,
+    preset: Annotated[str, typer.Option("--preset", help="best (recommended) or paper.")] = "best",
+    method: Annotated[str, typer.Option("--method", help="promptdsi, or rows: no prompts.")] = "promptdsi",
+    prompts: Annotated[str | None, typer.Option("--prompts", help="none, l2p, s++, coda or topic.")] = None,
+    backbone: Annotated[str | None, typer.Option("--backbone", help="minilm, mpnet, a folder or a Hugging Face id.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other parameter of the method, such as fit.epochs=3.")
+    ] = None,
+    store: Annotated[str, typer.Option("--store", help="What to store of documents: text, title or none.")] = "text",
+    corpus_options: CorpusOptions,
+    read_options: ReadOptions,
+    seed: Seed = 0,
+    runtime: Runtime,
+    output: Output,
+) -> None:
+    """Train a new index on its first corpus, D0. Queries are generated where the corpus has none.
+
+    Interrupted, the same command continues from its last checkpoint.
+    """
+    use_threads(runtime.threads)
+    from promptdsi.index.index import Index
+
+    params = parse_settings(settings or [])
+    chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": runtime.device, "offline": runtime.offline}
+    if is_helper():
+        return Index.help_create(method, preset, params | {key: value for key, value in chosen.items() if value is not None})
+    documents = read_options.read(corpus, output)
+    options: dict[str, Any] = chosen | {"method": method, "preset": preset, "params": params, "store": store} | asdict(corpus_options)
+    created = Index.create(index, documents, **options, **report_progress(output))
+    assert created.report is not None
+    show_report(created.report, index, output)
 
 
 def add(
     index: IndexPath,
     corpus: CorpusPath,
+    *,
     fast: Annotated[bool, typer.Option("--fast", help="Searchable at once, without training; `tune` trains later.")] = False,
     update: Annotated[bool, typer.Option("--update", help="Replace documents whose content in the index differs.")] = False,
     max_drift: MaxDrift = None,
-    keep_probes: KeepProbes = 0,
-    keep_queries: KeepQueries = False,
-    name: Name = None,
-    on_error: OnError = "stop",
-    max_unknown: MaxUnknown = 0,
+    corpus_options: CorpusOptions,
+    read_options: ReadOptions,
     seed: TrainingSeed = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    runtime: Runtime,
+    output: Output,
 ) -> None:
     """Train the next corpus. No earlier document or query is read, and nothing learned before changes."""
     if not works_alone():
         return
-    documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
-    use_threads(threads)
-    report = open_index(index, device=device).add(
-        documents,
-        name=name,
-        fast=fast,
-        update=update,
-        max_drift=max_drift,
-        keep_probes=keep_probes,
-        keep_queries=keep_queries,
-        seed=seed,
-        **report_progress(quiet),
-    )
-    show_report(report, index, quiet=quiet, json=json)
+    documents = read_options.read(corpus, output)
+    use_threads(runtime.threads)
+    options: dict[str, Any] = {"fast": fast, "update": update, "max_drift": max_drift, "seed": seed} | asdict(corpus_options)
+    report = open_index(index, device=runtime.device).add(documents, **options, **report_progress(output))
+    show_report(report, index, output)
 
 
-def tune(
-    index: IndexPath,
-    max_drift: MaxDrift = None,
-    seed: TrainingSeed = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:
+def tune(index: IndexPath, *, max_drift: MaxDrift = None, seed: TrainingSeed = None, runtime: Runtime, output: Output) -> None:
     """Train what was added with --fast, from what the index stores of it; one generation for each corpus."""
     if not works_alone():
         return
-    use_threads(threads)
-    reports = open_index(index, device=device).tune(max_drift=max_drift, seed=seed, **report_progress(quiet))
+    use_threads(runtime.threads)
+    reports = open_index(index, device=runtime.device).tune(max_drift=max_drift, seed=seed, **report_progress(output))
     if not reports:
-        say("nothing to tune: no corpus was added with --fast", quiet=quiet)
+        output.say("nothing to tune: no corpus was added with --fast")
     for report in reports:
-        show_report(report, index, quiet=quiet, json=json)
+        show_report(report, index, output)
+
+
+def parse_settings(pairs: list[str]) -> dict[str, Any]:
+    """Parameters from `key=value` arguments; values are read as JSON where they are JSON. A dot reaches into a group.
+
+    Examples
+    --------
+    >>> parse_settings(["fit.epochs=2", "prompt_options.top_k=3", "topic_engine=kmeans"])
+    {'fit.epochs': 2, 'prompt_options.top_k': 3, 'topic_engine': 'kmeans'}
+    """
+    params: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise UsageError(f"--set {pair}: expected KEY=VALUE")
+        if (flag := key.partition(".")[0]) in FLAGS:
+            raise UsageError(f"--set {pair}: {flag} has an option of its own, --{flag.replace('_', '-')}")
+        try:
+            params[key] = json.loads(value)
+        except ValueError:
+            params[key] = value
+    return params
 
 
 def is_helper() -> bool:
@@ -113,27 +152,27 @@ def works_alone() -> bool:
     return not helper
 
 
-def report_progress(quiet: bool) -> dict[str, Any]:
+def report_progress(output: Output) -> dict[str, Any]:
     """The callbacks of long work."""
-    return {"progress": progress_for(quiet), "on_start": lambda work: announce(work, quiet=quiet)}
+    return {"progress": output.progress, "on_start": lambda work: output.say(describe_work(work))}
 
 
-def announce(work: WorkEstimate, *, quiet: bool) -> None:
+def describe_work(work: WorkEstimate) -> str:
     """What is about to be done, and how long it takes."""
     generated = f", {work.generated:,} of them generated" if work.generated else ""
     truncated = f"; {work.truncated:,} documents are longer than the model reads and are truncated" if work.truncated else ""
     time = f"about {duration(work.seconds)}" if work.seconds >= 10 else "a few seconds"
     training = f"training {count_documents(work.documents)} on {work.queries:,} queries{generated}"
     what = training if work.queries else f"encoding {count_documents(work.documents)}"
-    say(f"{what}: {time} and {work.bytes / 1e9:.1f} GB of memory{truncated}", quiet=quiet)
+    return f"{what}: {time} and {work.bytes / 1e9:.1f} GB of memory{truncated}"
 
 
-def show_report(report: Report, index: Path, *, quiet: bool, json: bool) -> None:
+def show_report(report: Report, index: Path, output: Output) -> None:
     """Print what create, add or tune did."""
-    if json:
+    if output.json:
         return print_json(asdict(report))
     for sentence in report_sentences(report, index):
-        say(sentence, quiet=quiet)
+        output.say(sentence)
 
 
 def report_sentences(report: Report, index: Path) -> list[str]:

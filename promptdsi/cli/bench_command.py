@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import Json, Offline, Quiet, Threads, print_json, print_table, say, use_threads
+from promptdsi.cli.console import Json, Offline, Output, Threads, print_json, print_table, use_threads
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Work = Annotated[Path | None, typer.Option("--work", help="Folder of D0 checkpoi
 
 def run(
     experiments: Experiments,
+    *,
     scale: Scale = "squadx",
     results: ResultsFolder = Path("results"),
     work: Work = None,
@@ -30,8 +31,7 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Make runs again that are recorded already.")] = False,
     threads: Threads = None,
     offline: Offline = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    output: Output,
 ) -> None:
     """Make an experiment's missing runs, one JSON file each. Interrupted, the same command continues with the next run."""
     import time
@@ -40,21 +40,20 @@ def run(
     from promptdsi.bench.plan import read_experiment, unique_runs
     from promptdsi.bench.runner import Runner
     from promptdsi.bench.runs import RunStore
-    from promptdsi.progress import shown, silent
 
     read = [read_experiment(path, scale, RunStore(results)) for path in experiments]
     runs = unique_runs(_selected(read, only or [], setting or []))
     if only and setting and not runs:
         raise UsageError(f"{', '.join(only)} do not run in {', '.join(setting)}")
     store = RunStore(results, work)
-    runner = Runner(store, offline=offline, progress=silent if quiet else shown, notify=lambda line: say(line, quiet=quiet))
+    runner = Runner(store, offline=offline, progress=output.progress, notify=output.say)
     ends = None if hours is None else time.monotonic() + 3600 * hours
     for experiment in read:
         for place in experiment.settings:
             if not experiment.runs and (not setting or place.name in setting):
                 runner.d0(place.d0)  # an experiment about the data alone: no run will learn it
     written = runner.run(runs, fresh=fresh, until=ends)
-    if json:
+    if output.json:
         print_json({"written": [path.name for path in written], "runs": len(runs)})
     else:
         missing = sum(not store.path(run.file).is_file() for run in runs)
@@ -76,10 +75,10 @@ def _selected(experiments: list[Experiment], only: list[str], setting: list[str]
 
 def report(
     experiments: Experiments,
+    *,
     scale: Scale = "squadx",
     results: ResultsFolder = Path("results"),
-    quiet: Quiet = False,
-    json: Json = False,
+    output: Output,
 ) -> None:
     """Write an experiment's tables (Markdown, LaTeX) and figures (PNG, SVG) from its run records alone."""
     from promptdsi.bench.plan import read_experiment
@@ -88,7 +87,7 @@ def report(
 
     for path in experiments:
         written = write_report(read_experiment(path, scale, RunStore(results)), RunStore(results))
-        if json:
+        if output.json:
             print_json({"experiment": path.stem, "written": [str(file) for file in written]})
         else:
             print(f"{path.stem}: {', '.join(file.name for file in written)}")
@@ -96,6 +95,7 @@ def report(
 
 def plan(
     experiments: Experiments,
+    *,
     scale: Scale = "squadx",
     results: ResultsFolder = Path("results"),
     json: Json = False,

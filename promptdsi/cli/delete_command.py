@@ -6,32 +6,32 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Json, Quiet, count_documents, open_index, print_result
+from promptdsi.cli.console import IndexPath, Output, count_documents, open_index
 
 Docids = Annotated[list[str], typer.Argument(help="Ids of documents.", metavar="DOCID…")]
 
 
-def delete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = False) -> None:
+def delete(index: IndexPath, docids: Docids, output: Output) -> None:
     """Hide documents: no search retrieves them any more. Their bytes stay until `purge`."""
     manifest = open_index(index).delete(docids)
     count = manifest.event["documents"]
     sentence = f"{index}: generation {manifest.number}: {count_documents(count)} deleted; `undelete` shows them again"
-    print_result({"generation": manifest.number, "deleted": count}, sentence, quiet=quiet, json=json)
+    output.result({"generation": manifest.number, "deleted": count}, sentence)
 
 
-def undelete(index: IndexPath, docids: Docids, quiet: Quiet = False, json: Json = False) -> None:
+def undelete(index: IndexPath, docids: Docids, output: Output) -> None:
     """Show deleted documents again."""
     manifest = open_index(index).undelete(docids)
     count = manifest.event["documents"]
     sentence = f"{index}: generation {manifest.number}: {count_documents(count)} shown again"
-    print_result({"generation": manifest.number, "undeleted": count}, sentence, quiet=quiet, json=json)
+    output.result({"generation": manifest.number, "undeleted": count}, sentence)
 
 
 def purge(
     index: IndexPath,
     docids: Annotated[list[str] | None, typer.Argument(help="Ids of documents (default: all deleted ones).", metavar="[DOCID…]")] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    *,
+    output: Output,
 ) -> None:
     """Erase the bytes of documents from every generation: text, id, stored queries, row. It cannot be undone.
 
@@ -47,17 +47,17 @@ def purge(
         sentence = f"{index}: generation {manifest.number}: {erased}; what the encoder or prompts learned is not unlearned"
     except NothingToPurge as nothing:  # no error: no deleted document is left
         count, sentence = 0, str(nothing)
-    print_result({"generation": opened.generation, "purged": count}, sentence, quiet=quiet, json=json)
+    output.result({"generation": opened.generation, "purged": count}, sentence)
 
 
 def rollback(
     index: IndexPath,
     to: Annotated[int | None, typer.Option("--to", help="Generation to go back to (default: the one before).")] = None,
-    quiet: Quiet = False,
-    json: Json = False,
+    *,
+    output: Output,
 ) -> None:
     """Go back to an earlier generation, by a new one that equals it; nothing is lost."""
     manifest = open_index(index).rollback(to)
     target, documents = manifest.event["to"], manifest.documents
     sentence = f"{index}: generation {manifest.number} is generation {target} again: {count_documents(documents)}"
-    print_result({"generation": manifest.number, "to": target, "documents": documents}, sentence, quiet=quiet, json=json)
+    output.result({"generation": manifest.number, "to": target, "documents": documents}, sentence)

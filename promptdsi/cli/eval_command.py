@@ -7,56 +7,36 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import (
-    At,
-    CorpusPath,
-    Device,
-    IndexPath,
-    Json,
-    MaxUnknown,
-    Offline,
-    OnError,
-    Quiet,
-    Threads,
-    open_index,
-    print_json,
-    print_table,
-    read_corpus,
-    say,
-    use_threads,
-)
+from promptdsi.cli.console import At, CorpusPath, IndexPath, Output, ReadOptions, Runtime, open_index, print_json, print_table, use_threads
 
 
 def evaluate(
     index: IndexPath,
     corpus: CorpusPath,
+    *,
     split: Annotated[str, typer.Option("--split", help="train, dev or test.")] = "test",
     run: Annotated[Path | None, typer.Option("--run", help="Write a TREC run file.", metavar="FILE")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Documents per query in the run file.")] = 100,
     record: Annotated[bool, typer.Option("--record", help="Store the ranks, no text, in the index, for the retention chart.")] = False,
     at: At = None,
-    on_error: OnError = "stop",
-    max_unknown: MaxUnknown = 0,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    read_options: ReadOptions,
+    runtime: Runtime,
+    output: Output,
 ) -> None:
     """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
-    documents = read_corpus(corpus, on_error=on_error, max_unknown=max_unknown, quiet=quiet)
-    use_threads(threads)
+    documents = read_options.read(corpus, output)
+    use_threads(runtime.threads)
     from promptdsi.evaluation.evaluate import DEFAULT, measure
 
-    opened = open_index(index, check=True, at=at, device=device)
+    opened = open_index(index, check=True, at=at, device=runtime.device)
     result = opened.evaluate(documents, split=split, record=record, run=run, run_k=k)
     if result.left_out:
-        say(f"{result.left_out:,} queries left out: none of their documents is in the index", quiet=quiet)
+        output.say(f"{result.left_out:,} queries left out: none of their documents is in the index")
     if run is not None:
-        say(f"run written to {run}", quiet=quiet)
+        output.say(f"run written to {run}")
     metrics = {name: measure(name, result.query_ranks) for name in DEFAULT}
-    if json:
-        values = {name: {"value": metric.value, "n": metric.n, "low": metric.low, "high": metric.high} for name, metric in metrics.items()}
+    if output.json:
+        values = {name: metric._asdict() for name, metric in metrics.items()}
         print_json({"corpus": documents.name, "split": split, "generation": opened.generation, "metrics": values})
         return
     rows = []

@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import (
-    IndexPath,
-    Json,
-    Quiet,
-    count_documents,
-    open_index,
-    print_json,
-    print_result,
-    print_table,
-    progress_for,
-    say,
-)
+from promptdsi.cli.console import IndexPath, Json, Output, count_documents, open_index, print_json, print_table
 from promptdsi.errors import PromptDSIError
 
 if TYPE_CHECKING:
@@ -55,29 +44,28 @@ def log(index: IndexPath, json: Json = False) -> None:
         print_table(str(index), [{key: _word(row[key]) for key in columns} | {"sha256": row["sha256"][:12]} for row in rows])
 
 
-def verify(index: IndexPath, quiet: Quiet = False, json: Json = False) -> None:
+def verify(index: IndexPath, output: Output) -> None:
     """Check every file against its checksum and every generation for consistency. Exit code 1 if there are problems."""
-    result = open_index(index).verify(progress=progress_for(quiet))
-    if json:
+    result = open_index(index).verify(progress=output.progress)
+    if output.json:
         print_json(result._asdict())
     for problem in result.problems:
-        say(problem, quiet=quiet)
+        output.say(problem)
     sizes = f"{result.generations:,} generations, {result.blobs:,} blobs, {result.bytes / 1e6:,.1f} MB"
     if result.problems:
         raise PromptDSIError(f"{index}: {len(result.problems)} problems in {sizes}")
-    say(f"{index}: no problems: {sizes}", quiet=quiet)
+    output.say(f"{index}: no problems: {sizes}")
 
 
 def export(
     index: IndexPath,
     to: Annotated[str, typer.Option("--to", help="faiss, beir or hf.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="New folder to write to.")],
-    quiet: Quiet = False,
-    json: Json = False,
+    folder: Annotated[Path, typer.Option("--output", "-o", help="New folder to write to.")],
+    output: Output,
 ) -> None:
     """Write rows for FAISS, documents as a BEIR folder, or encoder and rows as a Hugging Face style folder."""
-    files = open_index(index, check=True, device="cpu").export(to, output)
-    print_result({"to": to, "folder": str(output), "files": files}, f"{output}: {', '.join(files)}", quiet=quiet, json=json)
+    files = open_index(index, check=True, device="cpu").export(to, folder)
+    output.result({"to": to, "folder": str(folder), "files": files}, f"{folder}: {', '.join(files)}")
 
 
 def _log_row(manifest: Manifest) -> dict[str, Any]:

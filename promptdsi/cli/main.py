@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import is_dataclass
+from typing import Annotated, Any
 
 import typer
 
 from promptdsi import __version__
-from promptdsi.cli.add_command import add, tune
-from promptdsi.cli.backbone_command import backbone
+from promptdsi.cli.add_command import add, create, tune
 from promptdsi.cli.bench_command import plan, report, run
 from promptdsi.cli.console import strip_control_chars
-from promptdsi.cli.create_command import create
-from promptdsi.cli.data_command import data
+from promptdsi.cli.data_command import backbone, data, queries
 from promptdsi.cli.delete_command import delete, purge, rollback, undelete
 from promptdsi.cli.demo_command import demo
 from promptdsi.cli.eval_command import evaluate
 from promptdsi.cli.info_command import export, info, log, verify
-from promptdsi.cli.queries_command import queries
 from promptdsi.cli.search_command import get, search
 from promptdsi.cli.serve_command import mcp, serve
 from promptdsi.errors import PromptDSIError, UsageError
@@ -54,6 +53,24 @@ BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": p
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
+def flattened(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer takes it: a parameter whose type is a record of options, such as `Output`, becomes an option per field."""
+    parameters = inspect.signature(command, eval_str=True).parameters
+    records: dict[str, Any] = {name: given.annotation for name, given in parameters.items() if is_dataclass(given.annotation)}
+    fields = {name: inspect.signature(record, eval_str=True).parameters for name, record in records.items()}
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        for name, record in records.items():
+            given[name] = record(**{field: given.pop(field) for field in fields[name]})
+        command(**given)
+
+    options = [option for name, parameter in parameters.items() for option in fields.get(name, {name: parameter}).values()]
+    signature = inspect.Signature([option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    return run
+
+
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """Turn exceptions of a command into one sentence and an exit code. Not left to typer, which handles some of them itself."""
 
@@ -78,11 +95,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for name, command in COMMANDS.items():
-    app.command(name)(guarded(command))
 bench = typer.Typer(no_args_is_help=True, help="The paper's tables and figures, resumable: run, report, plan.", rich_markup_mode=None)
-for name, command in BENCH.items():
-    bench.command(name)(guarded(command))
+for group, commands in ((app, COMMANDS), (bench, BENCH)):
+    for name, command in commands.items():
+        group.command(name)(guarded(flattened(command)))
 app.add_typer(bench, name="bench")
 
 

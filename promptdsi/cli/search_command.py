@@ -7,24 +7,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from io import BufferedReader
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from promptdsi.cli.console import (
-    At,
-    Device,
-    Engine,
-    IndexPath,
-    Json,
-    Offline,
-    Quiet,
-    Threads,
-    open_index,
-    print_json,
-    say,
-    strip_control_chars,
-)
+from promptdsi.cli.console import At, Engine, IndexPath, Json, Output, Runtime, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,27 +25,25 @@ INDENT = " " * 12
 def search(
     index: IndexPath,
     queries: Annotated[list[str], typer.Argument(help="Queries; `-` reads them from standard input, one a line.", metavar="QUERY…")],
+    *,
     k: Annotated[int, typer.Option("-k", help="Number of documents to retrieve.")] = 10,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the rank of each document.")] = False,
     at: At = None,
     engine: Engine = "auto",
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    quiet: Quiet = False,
-    json: Json = False,
+    runtime: Runtime,
+    output: Output,
 ) -> None:
     """Retrieve documents. One line of JSON per query with --json."""
     from promptdsi.index.results import SearchRequest
 
-    opened = open_index(index, check=True, at=at, engine=engine, device=device, threads=threads)
+    opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
     for batch in _batches(queries):
         results = opened.search_batch([SearchRequest(query, k, explain) for query in batch])
         if truncated := sum(result.truncated for result in results):
             limit = opened.info().max_tokens
-            say(f"{truncated:,} queries are longer than {limit} tokens and were truncated", quiet=quiet)
+            output.say(f"{truncated:,} queries are longer than {limit} tokens and were truncated")
         for query, result in zip(batch, results, strict=True):
-            if json:
+            if output.json:
                 print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in result.hits]})
             else:
                 show_hits(query, result.hits, alone=len(queries) == 1 and queries[0] != "-")
@@ -79,26 +65,18 @@ def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the d
 
 
 def _batches(words: list[str]) -> Iterator[list[str]]:
-    """Batches of queries, in order; blank lines of standard input are skipped."""
-    if words != ["-"]:
-        yield from (words[start : start + BATCH_SIZE] for start in range(0, len(words), BATCH_SIZE))
-        return
-    for lines in _read_stdin():
-        batch = [line.strip() for line in lines if line.strip()]
-        yield from (batch[start : start + BATCH_SIZE] for start in range(0, len(batch), BATCH_SIZE))
+    """Batches of queries, in order."""
+    for queries in _read_stdin() if words == ["-"] else [words]:
+        yield from (queries[start : start + BATCH_SIZE] for start in range(0, len(queries), BATCH_SIZE))
 
 
 def _read_stdin() -> Iterator[list[str]]:
-    """Lines of standard input as soon as they arrive: a program may wait for each result before it sends the next query."""
-    raw = getattr(sys.stdin, "buffer", None)
-    if raw is None:
-        yield list(sys.stdin)
-        return
-    rest = b""
+    """Lines of standard input that are not blank, as they arrive: a program may wait for each result before it sends the next query."""
+    rest, raw = b"", cast(BufferedReader, sys.stdin.buffer)
     for chunk in itertools.chain(iter(lambda: raw.read1(1 << 16), b""), (b"\n",)):
         *lines, rest = (rest + chunk).split(b"\n")
         try:
-            yield [line.decode("utf-8") for line in lines]
+            yield [text for line in lines if (text := line.decode("utf-8").strip())]
         except UnicodeDecodeError as error:
             raise UsageError(f"standard input: the line {error.object[:50]!a} is not UTF-8") from None
 

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import Device, Engine, IndexPath, Quiet, Threads, say
+from promptdsi.cli.console import Device, Engine, IndexPath, Output, Quiet, Threads, open_index
 from promptdsi.errors import PromptDSIError
-
-SECONDS_TO_DRAIN = 5  # for requests; background work gets the rest of the ten seconds within which the server ends
 
 
 def serve(
@@ -33,15 +31,12 @@ def serve(
     """Serve the page and the JSON API. Ctrl-C or SIGTERM ends it after running requests have been answered."""
     # Waiting threads must not occupy a core that a search needs: set before anything loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from promptdsi.index.index import Index
     from promptdsi.serving.access import LOOPBACK, access_for
     from promptdsi.serving.app import LOCAL_HOSTS, create_app, run
     from promptdsi.serving.middleware import host_name
 
     host = host.strip("[]")
-    Index.open(
-        index, check=False, engine=engine, device=device
-    )  # fails now, with one sentence, if there is no index or the engine does not support it
+    open_index(index, engine=engine, device=device)  # fails now, with one sentence, if there is no index or no such engine
     access = access_for(host, allow_write=allow_write, token_file=token_file)
     named = frozenset(host_name(name) for name in (host, *(allow_host or ())))
     hosts = LOCAL_HOSTS | named if LOOPBACK.fullmatch(host) else None
@@ -50,9 +45,10 @@ def serve(
     def listening(url: str) -> None:
         generated = access.write if allow_write and token_file is None else None
         # A generated token is printed in any case: it is stored nowhere else.
-        say(f"{index} on {url}/" + (f"#token={generated}" if generated else "") + "   (Ctrl-C ends it)", quiet=quiet and not generated)
+        output = Output(quiet=quiet and not generated)
+        output.say(f"{index} on {url}/" + (f"#token={generated}" if generated else "") + "   (Ctrl-C ends it)")
 
-    run(app, host, port, drain_seconds=SECONDS_TO_DRAIN, on_listening=listening)
+    run(app, host, port, listening)
 
 
 def mcp(index: IndexPath, engine: Engine = "auto", device: Device = "auto", threads: Threads = None) -> None:

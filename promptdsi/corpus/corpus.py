@@ -85,6 +85,16 @@ class ReadNotes:
         if amount:
             self.counts[message] += amount
 
+    def valid(self, record: Document | Query) -> bool:
+        """Whether a record obeys our rules; one that does not is counted with the reason, as data sets of others hold some."""
+        try:
+            check_document(record) if isinstance(record, Document) else check_query(record)
+            check_characters(record)
+        except ValueError as error:
+            self.count(f"{'documents' if isinstance(record, Document) else 'queries'} left out because {error}")
+            return False
+        return True
+
     def sentences(self) -> list[str]:
         """All notes, ready to print."""
         lines = [f"{amount:,} {message}" for message, amount in sorted(self.counts.items())]
@@ -137,7 +147,7 @@ class Corpus:
         path = Path(path)
         notes = notes or ReadNotes()
         notes.skip = on_error == "skip"
-        corpus = format_of(path).read(path, notes, max_unknown=max_unknown, splits=splits)
+        corpus: Corpus = format_of(path).read(path, notes, max_unknown=max_unknown, splits=splits)
         if not corpus.documents:
             raise DataError("holds no document", path=path)
         corpus.name = name or (path.resolve().name if path.is_dir() else re.sub(r"\.(jsonl|tsv)(\.gz)?$", "", path.resolve().name))
@@ -177,10 +187,19 @@ class Corpus:
         return sizes
 
 
+def merge_corpora(corpora: Sequence[Corpus], name: str) -> Corpus:
+    """Corpora as one; a query that several of them have stands once."""
+    qrels: dict[str, list[Judgement]] = {}
+    for corpus in corpora:
+        for split, judgements in corpus.qrels.items():
+            qrels.setdefault(split, []).extend(judgements)
+    queries = {query.queryid: query for corpus in corpora for query in corpus.queries}
+    return Corpus([document for corpus in corpora for document in corpus.documents], list(queries.values()), qrels, name=name)
+
+
 def check_id(value: object, what: str = '"_id"') -> None:
     """Raise ValueError if `value` is not a valid id."""
-    if not isinstance(value, str):
-        raise ValueError(f"{what} is {_kind_of(value)}, expected a string")
+    value = _string(value, what)
     if not value or value.isspace():
         raise ValueError(f"{what} is blank")
     if len(value) > MAX_ID_CHARACTERS:
@@ -191,17 +210,15 @@ def check_id(value: object, what: str = '"_id"') -> None:
 
 def check_text(value: object, what: str = '"text"') -> None:
     """Raise ValueError if `value` is not a text or is blank."""
-    if not isinstance(value, str):
-        raise ValueError(f"{what} is {_kind_of(value)}, expected a string")
-    if not value or value.isspace():
+    text = _string(value, what)
+    if not text or text.isspace():
         raise ValueError(f"{what} is empty")
 
 
 def check_document(document: Document) -> None:
     check_id(document.docid)
     check_text(document.text)
-    if not isinstance(document.title, str):
-        raise ValueError(f'"title" is {_kind_of(document.title)}, expected a string')
+    _string(document.title, '"title"')
     if document.metadata and (clash := RESERVED_FIELDS & document.metadata.keys()):
         raise ValueError(f"metadata may not use the name {sorted(clash)[0]!r}")
 
@@ -238,7 +255,9 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(inner)
 
 
-def _kind_of(value: object) -> str:
-    """The JSON name of a value's type."""
+def _string(value: object, what: str) -> str:
+    """The value if it is a string; the error calls its type as JSON does."""
+    if isinstance(value, str):
+        return value
     names = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
-    return names.get(type(value), f"a {type(value).__name__}")
+    raise ValueError(f"{what} is {names.get(type(value), f'a {type(value).__name__}')}, expected a string")

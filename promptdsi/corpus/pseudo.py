@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import gzip
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -21,12 +20,11 @@ from promptdsi.corpus.formats import beir
 from promptdsi.corpus.generators import Generator, unique_queries
 from promptdsi.corpus.streams import CACHE_FOLDER
 from promptdsi.errors import DataError
-from promptdsi.files import atomic_write
 from promptdsi.progress import Progress, silent
 
 
 class GeneratedQueries(NamedTuple):
-    """Pseudo-queries of a corpus; `without` lists the documents for which the generator gave none."""
+    """Pseudo-queries that a corpus does not have yet; `without` lists the documents for which the generator gave none."""
 
     pairs: list[Pair]
     generated_now: int
@@ -68,7 +66,7 @@ def content_hash(document: Document) -> str:
 
 
 def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *, progress: Progress = silent) -> GeneratedQueries:
-    """Pseudo-queries of every document of a corpus, from the cache where it has them."""
+    """Pseudo-queries for every document of a corpus, from the cache where it has them."""
     missing = {content_hash(document): document for document in corpus.documents}
     missing = {content: document for content, document in missing.items() if content not in cache.queries}
     contents = list(missing)
@@ -80,8 +78,9 @@ def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *,
             advance(len(batch))
     queries = {document.docid: cache.queries[content_hash(document)] for document in corpus.documents}
     pairs = [Pair(Query(queryid(docid, text), text, "pseudo"), docid) for docid, texts in queries.items() for text in texts]
-    without = [docid for docid, texts in queries.items() if not texts]
-    return GeneratedQueries(pairs, len(contents), without)
+    existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
+    new = [pair for pair in pairs if (pair.query.queryid, pair.docid) not in existing]
+    return GeneratedQueries(new, len(contents), [docid for docid, texts in queries.items() if not texts])
 
 
 def queryid(docid: str, text: str) -> str:
@@ -107,17 +106,12 @@ def add_queries(
     with exclusive_lock(folder / CACHE_FOLDER):
         corpus = Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes)
         generated = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
-        queryids = {query.queryid for query in corpus.queries}
-        existing = {(judgement.queryid, judgement.docid) for judgement in corpus.qrels.get("train", ())}
-        new_queries = [pair.query for pair in generated.pairs if pair.query.queryid not in queryids]
-        new_pairs = [pair for pair in generated.pairs if (pair.query.queryid, pair.docid) not in existing]
+        extended = with_queries(corpus, generated)
         # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.
-        if new_queries:
-            _append(folder / "queries.jsonl", [reading.query_line(query) for query in new_queries])
-        if new_pairs:
-            rows = [f"{pair.query.queryid}\t{pair.docid}\t1\n".encode() for pair in new_pairs]
-            _append(folder / "qrels" / "train.tsv", rows, header=beir.HEADER.encode() + b"\n")
-        return generated._replace(pairs=new_pairs)
+        _append(folder / "queries.jsonl", map(reading.query_line, extended.queries[len(corpus.queries) :]))
+        judgements = extended.qrels["train"][len(corpus.qrels.get("train", ())) :]
+        _append(folder / "qrels" / "train.tsv", map(beir.qrels_line, judgements), header=beir.HEADER)
+        return generated
 
 
 @contextlib.contextmanager
@@ -133,23 +127,20 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
 
 def with_queries(corpus: Corpus, generated: GeneratedQueries) -> Corpus:
-    """The corpus with the new pseudo-queries among its train queries."""
+    """The corpus with the new pseudo-queries after its train queries. A query may be there without its judgement (an interruption)."""
     queryids = {query.queryid for query in corpus.queries}
-    new = [pair for pair in generated.pairs if pair.query.queryid not in queryids]
-    queries = [*corpus.queries, *(pair.query for pair in new)]
-    train = [*corpus.qrels.get("train", ()), *(Judgement(pair.query.queryid, pair.docid) for pair in new)]
+    queries = [*corpus.queries, *(pair.query for pair in generated.pairs if pair.query.queryid not in queryids)]
+    train = [*corpus.qrels.get("train", ()), *(Judgement(pair.query.queryid, pair.docid) for pair in generated.pairs)]
     return Corpus(corpus.documents, queries, corpus.qrels | {"train": train}, name=corpus.name)
 
 
-def _append(path: Path, lines: list[bytes], *, header: bytes = b"") -> None:
+def _append(path: Path, lines: Iterable[bytes], *, header: bytes = b"") -> None:
     """Replace the file (plain or .gz) by its old content followed by new lines."""
-    existing = beir.plain_or_gz(path)
+    if not (added := b"".join(lines)):
+        return
     content = header
-    if existing is not None:
+    if existing := reading.plain_or_gz(path):
         with reading.open_bytes(existing) as file:
             content = file.read()
         content += b"" if content.endswith(b"\n") or not content else b"\n"
-    content += b"".join(lines)
-    target = existing or path
-    with atomic_write(target) as file:
-        file.write(gzip.compress(content, mtime=0) if target.suffix == ".gz" else content)
+    reading.write_bytes(existing or path, content + added)

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from promptdsi.corpus.corpus import EMPTY, Document, Query, ReadNotes, check_characters, check_document, check_query
 from promptdsi.errors import DataError
+from promptdsi.files import atomic_write
 
 MAX_LINE_BYTES = 64 << 20
 MAX_UNPACKED_BYTES = 64 << 30  # a gzip file may not unpack past this
@@ -37,6 +38,20 @@ class Line(NamedTuple):
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading, unpacking it if its name ends in .gz."""
     return cast("IO[bytes]", gzip.open(path, "rb")) if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def plain_or_gz(path: Path) -> Path | None:
+    """The plain file or its .gz, whichever exists; both at once are an error."""
+    packed = path.with_name(path.name + ".gz")
+    if path.exists() and packed.exists():
+        raise DataError(f"stands beside {packed.name}; keep one of the two", path=path)
+    return path if path.exists() else packed if packed.exists() else None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all, packing it if its name ends in .gz."""
+    with atomic_write(path) as file:
+        file.write(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
 
 
 def raw_lines(path: Path) -> Iterator[Line]:

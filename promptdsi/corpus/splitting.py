@@ -19,14 +19,12 @@ def seeded_order(names: Sequence[str], seed: int, salt: str) -> list[str]:
     return sorted(names, key=lambda name: hashlib.sha256(f"{salt}\0{seed}\0{name}".encode()).digest())
 
 
-def sample(corpus: Corpus, size: int, *, seed: int) -> Corpus:
-    """A random sample of documents, in their original order, with their queries."""
+def sample(corpus: Corpus, size: int, *, seed: int, after: int = 0, name: str = "") -> Corpus:
+    """A random sample of documents, in their original order, with their queries; it shares none with the sample of size `after`."""
     if size < 1:
         raise UsageError(f"--limit {size}: at least one document is needed")
-    chosen = set(seeded_order([document.docid for document in corpus.documents], seed, "sample")[:size])
-    (sampled,) = _groups_to_corpora(corpus, [[document for document in corpus.documents if document.docid in chosen]])
-    sampled.name = corpus.name
-    return sampled
+    chosen = set(seeded_order([document.docid for document in corpus.documents], seed, "sample")[after : after + size])
+    return corpora_of_groups(corpus, {name or corpus.name: [document for document in corpus.documents if document.docid in chosen]})[0]
 
 
 def split_at_random(corpus: Corpus, *, new: int, share: float, seed: int) -> list[Corpus]:
@@ -50,7 +48,7 @@ def split_by_value(corpus: Corpus, field: str) -> list[Corpus]:
         groups.setdefault(str(_field(document, field)), []).append(document)
     if len(groups) < 2:
         raise PromptDSIError(f"every document has the same {field!r}, {next(iter(groups))!r}: nothing to split by")
-    return _groups_to_corpora(corpus, list(groups.values()))
+    return corpora_of_groups(corpus, {f"d{number}": group for number, group in enumerate(groups.values())})
 
 
 def _split(corpus: Corpus, order: list[str], *, new: int, share: float, last_first: bool = False) -> list[Corpus]:
@@ -64,26 +62,26 @@ def _split(corpus: Corpus, order: list[str], *, new: int, share: float, last_fir
     chunks = [order[size * index : size * (index + 1)] for index in range(new)]
     if last_first:
         chunks.reverse()
-    group_of = {docid: number for number, chunk in enumerate(chunks, 1) for docid in chunk}
-    groups: list[list[Document]] = [[] for _ in range(new + 1)]
+    group_of = {docid: f"d{number}" for number, chunk in enumerate(chunks, 1) for docid in chunk}
+    groups: dict[str, list[Document]] = {f"d{number}": [] for number in range(new + 1)}
     for document in corpus.documents:
-        groups[group_of.get(document.docid, 0)].append(document)
-    return _groups_to_corpora(corpus, groups)
+        groups[group_of.get(document.docid, "d0")].append(document)
+    return corpora_of_groups(corpus, groups)
 
 
-def _groups_to_corpora(corpus: Corpus, groups: list[list[Document]]) -> list[Corpus]:
-    """Make a corpus of each group of documents, with its queries.
+def corpora_of_groups(corpus: Corpus, groups: dict[str, list[Document]]) -> list[Corpus]:
+    """Make a corpus of each named group of documents, with its queries.
 
     A query whose documents fall into several groups goes to the latest of them; its judgements of earlier documents are
     left out, because a corpus refers to its own documents only.
     """
-    group_of = {document.docid: number for number, group in enumerate(groups) for document in group}
+    group_of = {document.docid: number for number, group in enumerate(groups.values()) for document in group}
     latest: dict[str, int] = {}  # query id → the latest group with a relevant document
     for split in SPLITS:
         for judgement in corpus.qrels.get(split, ()):
             if judgement.docid in group_of and judgement.score > 0:
                 latest[judgement.queryid] = max(latest.get(judgement.queryid, 0), group_of[judgement.docid])
-    corpora = [Corpus(group, [], {}, name=f"d{number}") for number, group in enumerate(groups)]
+    corpora = [Corpus(group, name=name) for name, group in groups.items()]
     for query in corpus.queries:
         if query.queryid in latest:
             corpora[latest[query.queryid]].queries.append(query)

@@ -50,18 +50,16 @@ class Stream:
         only with `overwrite`, and only if the folder holds nothing else.
         """
         folder = Path(folder).resolve()
-        occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         building = folder.parent / f".{folder.name}.building-{os.getpid()}"
         building.mkdir()
         try:
             manifest = self._write_into(building, progress)
-            if occupied:
-                path = folder / "stream.json"
-                if path.is_file() and path.read_bytes() == (building / "stream.json").read_bytes() and not any(_changed(folder, manifest)):
-                    return manifest
-                check_replaceable(folder, overwrite=overwrite)
+            path = folder / "stream.json"
+            if path.is_file() and path.read_bytes() == (building / "stream.json").read_bytes() and not any(_changed(folder, manifest)):
+                return manifest
+            check_replaceable(folder, overwrite=overwrite)
             _swap(building, folder)
             return manifest
         finally:

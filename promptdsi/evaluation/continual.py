@@ -79,19 +79,18 @@ class Matrix:
         t = self.last if t is None else t
         return mean([self.entry(metric, i, i) for i in range(1, t + 1)])
 
-    def forgetting(self, metric: str, t: int | None = None, *, clamp: bool = False) -> Figures:
+    def forgetting(self, metric: str, t: int | None = None) -> Figures:
         """F_t: the mean fall of the earlier corpora, D0 included, from their best earlier step. Negative where they rose."""
         t = self.last if t is None else t
         falls = []
         for i in range(t):
             best = np.max([self.entry(metric, step, i) for step in range(i, t)], axis=0)
             falls.append(best - self.entry(metric, t, i))
-        return mean([np.maximum(fall, 0) for fall in falls] if clamp else falls)
+        return mean(falls)
 
-    def d0_forgetting(self, metric: str, *, clamp: bool = False) -> Figures:
+    def d0_forgetting(self, metric: str) -> Figures:
         """P[0][0] − P[T][0]. The paper prints max(P[T][0] − P[0][0], 0), which is zero whenever something was forgotten."""
-        fall = self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
-        return np.maximum(fall, 0) if clamp else fall
+        return self.entry(metric, 0, 0) - self.entry(metric, self.last, 0)
 
 
 class Compared(NamedTuple):

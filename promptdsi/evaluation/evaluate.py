@@ -94,7 +94,7 @@ def values(name: str, queries: Sequence[QueryRanks]) -> NDArray[np.float64]:
     return np.array([METRICS[match[1]](query, int(match[2])) for query in queries], dtype=np.float64)
 
 
-def measure(name: str, queries: Sequence[QueryRanks], *, seed: int = 0) -> MetricValue:
+def measure(name: str, queries: Sequence[QueryRanks]) -> MetricValue:
     """The mean of a metric over queries, with a bootstrap interval.
 
     Examples
@@ -103,8 +103,7 @@ def measure(name: str, queries: Sequence[QueryRanks], *, seed: int = 0) -> Metri
     0.5
     """
     each = values(name, queries)
-    low, high = interval(each, seed=seed)
-    return MetricValue(float(each.mean()), low, high, len(each))
+    return MetricValue(float(each.mean()), *interval(each), len(each))
 
 
 def interval(each: NDArray[np.float64], *, seed: int = 0) -> tuple[float, float]:

@@ -194,10 +194,10 @@ class Index:
         self, queries: str | list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0
     ) -> list[results.Hit] | list[list[results.Hit]]:
         """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
-        alone = isinstance(queries, str)
-        requests = [results.SearchRequest(query, k, explain, min_confidence) for query in ([queries] if alone else queries)]
+        listed = [queries] if isinstance(queries, str) else queries
+        requests = [results.SearchRequest(query, k, explain, min_confidence) for query in listed]
         hits = [result.hits for result in self.search_batch(requests)]
-        return hits[0] if alone else hits
+        return hits[0] if isinstance(queries, str) else hits
 
     def search_batch(self, requests: Sequence[results.SearchRequest], *, stop: Stop = lambda: False) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 from promptdsi.methods.options import check_params, current_params, flatten_params, keywords_from, nest_params, params_of
 from promptdsi.progress import Progress, silent
@@ -90,3 +91,15 @@ def check_k(k: int) -> int:
     if k < 1:
         raise UsageError(f"k={k}: at least one result must be asked for")
     return k
+
+
+def methods() -> dict[str, type[Method]]:
+    """Every method of this folder, by name."""
+    from promptdsi import methods as package
+
+    kinds: dict[str, type[Method]] = {}
+    for module in import_all(package):
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Method) and "name" in vars(kind):
+                kinds[kind.name] = kind
+    return dict(sorted(kinds.items()))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
@@ -16,9 +15,6 @@ from promptdsi.methods.base import Method
 from promptdsi.methods.options import Encoding
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.devices import torch_device
-from promptdsi.model.dsi import DSI
-from promptdsi.model.prompts import make_strategy
 from promptdsi.progress import Progress, silent
 
 
@@ -43,8 +39,8 @@ class Dense(VectorSearch, Method):
         return self
 
     def start(self, backbone: Backbone) -> None:
-        model = DSI(backbone.encoder, make_strategy("none"), pooling=backbone.pooling, normalize=True)
-        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        self.model_ = self.make_model(backbone.encoder)
+        self.model_.pooling, self.model_.normalize = backbone.pooling, True
         self.model_.encoder.freeze()
         self.tokenizer_, self.truncated_documents_ = backbone.tokenizer, 0
 

@@ -9,9 +9,9 @@ are not clipped (at norm 2.0 there; our loop has no clipping), and the rate warm
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -23,22 +23,18 @@ from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods.base import Method
 from promptdsi.methods.bm25 import BM25
-from promptdsi.methods.options import SCHEDULES, Training, check_options
+from promptdsi.methods.options import check_options
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.devices import torch_device
 from promptdsi.model.dsi import DSI
-from promptdsi.model.encoder import Encoder
-from promptdsi.model.path import Ids, Numbers, Tokenizer, by_length
-from promptdsi.model.prompts import make_strategy
+from promptdsi.model.encoder import Encoder, Tokens
+from promptdsi.model.path import Ids, Numbers, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import join
-from promptdsi.training.encoding import TOKENS_PER_BATCH, TrainingPair, device_of, encode_with, training_pairs_of
+from promptdsi.training.encoding import TrainingPair, encode_batches, encode_with, training_pairs_of
 from promptdsi.training.stages import autocast
-from promptdsi.training.training import Group, Plan, TrainingLog, train
+from promptdsi.training.training import Group, Training, TrainingLog, train
 
-LEAST = {"hard_negatives": 0, "pseudo_queries": 1, "fit.batch_size": 1, "fit.epochs": 0, "fit.lr": 0, "encoding.dropout": 0}
-CHOICES = {"fit.schedule": SCHEDULES}
 # Tokens of a step's passages whose activations are stored, 3 to 4 GB with MiniLM; beyond, layers run again in the backward pass.
 STORED_TOKENS = 8_192
 Loss = Callable[[Sequence[Tensor]], Tensor]
@@ -80,9 +76,8 @@ class DPR(VectorSearch, Method):
         pairs = tower_pairs(corpus, pseudo=self.pseudo_queries, seed=self.seed)
         documents = with_hard_negatives(corpus, pairs, count=self.hard_negatives, progress=progress)
         triples = Triples(self.tokenizer_.encode([pair.text for pair in pairs], max_tokens=self.encoding.max_tokens).ids, documents)
-        plan = Plan(self.fit_options.epochs, self.fit_options.batch_size, self.fit_options.schedule, self.seed)
-        towers = Towers(self.model_, self._tower(self.document_encoder_), self.tokenizer_)
-        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options, plan, progress=progress)
+        towers = Towers(self.model_, self.make_model(self.document_encoder_), self.tokenizer_)
+        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options, seed=self.seed, progress=progress)
         self._freeze()
         self.add(corpus, progress=progress)
         self.logs_ = [log]
@@ -98,7 +93,7 @@ class DPR(VectorSearch, Method):
 
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
         """The document tower's vector of each document: (n, D)."""
-        tower, device = self._tower(self.document_encoder_), device_of(self.model_)
+        tower, device = self.make_model(self.document_encoder_), self.model_.device
         passages = self._passages(corpus)
         return encode_with(tower.unprompted, passages, self.tokenizer_, device, what="encoding documents", progress=progress)
 
@@ -108,13 +103,10 @@ class DPR(VectorSearch, Method):
 
     def start(self, backbone: Backbone) -> None:
         """Two towers around one backbone: equal, and not yet trained."""
-        check_options(self.get_params(), CHOICES, LEAST | {"encoding.scale": 1e-6})
-        encoder, encoding = backbone.encoder, self.encoding
-        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
-        if not 3 <= encoding.max_tokens <= encoder.config.max_tokens or self.passage_tokens < 3:
-            limits = f"encoding.max_tokens={encoding.max_tokens}, passage_tokens={self.passage_tokens}"
-            raise UsageError(f"{limits} but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}")
-        self.model_ = self._tower(encoder).to(torch.device(torch_device(self.device)))
+        check_options(self.get_params())
+        passage_tokens = min(self.passage_tokens, backbone.encoder.config.max_tokens)  # longer passages are truncated
+        limits = {"encoding.max_tokens": self.encoding.max_tokens, "passage_tokens": passage_tokens}
+        self.model_ = self.make_model(backbone.encoder, limits=limits)
         self.document_encoder_ = copy.deepcopy(self.model_.encoder)
         self.tokenizer_, self.truncated_documents_, self.logs_ = backbone.tokenizer, 0, []
 
@@ -134,11 +126,6 @@ class DPR(VectorSearch, Method):
             encoder.eval()
             encoder.freeze()
 
-    def _tower(self, encoder: Encoder) -> DSI:
-        """An encoder with its pooling; the rows of the document tower stay empty."""
-        encoding = self.encoding
-        return DSI(encoder, make_strategy("none"), pooling=encoding.pooling, normalize=encoding.normalize, scale=encoding.scale).eval()
-
     def _passages(self, corpus: Corpus) -> list[Ids]:
         texts = [whole_text(document) for document in corpus.documents]
         most = min(self.passage_tokens, self.document_encoder_.config.max_tokens)
@@ -156,14 +143,14 @@ class Towers(NamedTuple):
 
 
 def learn_towers(
-    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, options: Training, plan: Plan, *, progress: Progress = silent
+    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, options: Training, *, seed: int = 0, progress: Progress = silent
 ) -> TrainingLog:
     """Train both towers. Like DPR, a step does not look whether two of its queries ask for the same document.
 
     Batches are made of queries of like length, not of documents of like length: that would bring the queries of one document
     together, each making the other's document a negative.
     """
-    device = device_of(towers.queries)
+    device = towers.queries.device
 
     def step(batch: Numbers) -> Tensor:
         numbers = triples.documents[batch].T  # (1 + hard, B): positives first
@@ -181,25 +168,21 @@ def learn_towers(
         step,
         [Group(named, options.lr, options.encoder_decay)],
         [len(query) for query in triples.ids],
-        plan,
+        options,
+        seed=seed,
         what="learning D0",
         progress=progress,
     )
 
 
 def passage_vectors(towers: Towers, ids: Sequence[Ids]) -> Tensor:
-    """Vectors of documents, with gradients: (n, D). In parts of like length, so that a long document pads few others."""
+    """Vectors of documents, with gradients: (n, D)."""
     from torch.utils.checkpoint import checkpoint
 
-    lengths = [len(passage) for passage in ids]
-    store = sum(lengths) <= STORED_TOKENS
-    parts = by_length(lengths, TOKENS_PER_BATCH)
-    encode = towers.documents.unprompted
-    vectors = []
-    for part in parts:
-        tokens = towers.tokenizer.pad([ids[number] for number in part], device_of(towers.documents))
-        vectors.append(encode(tokens) if store else checkpoint(encode, tokens, use_reentrant=False))
-    return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(parts)))]
+    encode: Callable[[Tokens], Tensor] = towers.documents.unprompted
+    if sum(map(len, ids)) > STORED_TOKENS:
+        encode = partial(checkpoint, encode, use_reentrant=False)
+    return encode_batches(encode, ids, towers.tokenizer, towers.documents.device)
 
 
 def ranking_loss(scale: float = 1.0) -> Loss:

@@ -6,7 +6,6 @@ Sequential, DSI++, IncDSI, PromptDSI, … differ in how they train on the corpor
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,18 +18,16 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
-from promptdsi.methods.options import LEARNS, ROW_INITS, SCHEDULES, FirstTraining, check_options, flatten_params
+from promptdsi.methods.options import LEAST, check_options, flatten_params
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
-from promptdsi.model.devices import torch_device
-from promptdsi.model.dsi import DSI
+from promptdsi.model.dsi import seeded
 from promptdsi.model.path import unit
-from promptdsi.model.pool import seeded
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import Examples, ReplayBuffer, TrainingPair, mean_by_row, tokenize_pairs, training_pairs_of
-from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_everything, learn_rows
-from promptdsi.training.training import Plan, TrainingLog
+from promptdsi.training.encoding import Examples, TrainingPair, mean_by_position, tokenize_pairs, training_pairs_of
+from promptdsi.training.stages import RowOptions, learn_everything, learn_rows
+from promptdsi.training.training import FirstTraining, TrainingLog
 
 # How the recommended preset trains D0, for any method; class defaults are the paper's.
 BEST_D0: dict[str, Any] = {
@@ -46,18 +43,7 @@ Pairs = Sequence[TrainingPair]
 class DSIMethod(VectorSearch, Method):
     """Learned state: also `row_norm_` (mean of D0's rows), `d0_rows_` (their number), `logs_`, and `replay_` where queries are stored."""
 
-    # The values an option may have, and its least value, by dotted name; a subclass adds its own.
-    choices: ClassVar[dict[str, tuple[str, ...]]] = {
-        "new_corpus_queries": ("gen+train", "gen"),
-        "fit.row_init": ROW_INITS,
-        "fit.schedule": SCHEDULES,
-        "fit.learn": LEARNS,
-    }
-    least: ClassVar[dict[str, float]] = {"seed": 0, "pseudo_queries": 0, "encoding.document_windows": 1, "encoding.dropout": 0.0} | {
-        "encoding.scale": 1e-6,
-        "fit.batch_size": 1,
-        **dict.fromkeys(("fit.epochs", "fit.lr", "fit.row_lr", "fit.encoder_decay", "fit.row_decay"), 0),
-    }
+    least: ClassVar[dict[str, float]] = LEAST  # a subclass adds its own options
 
     pseudo_queries: int = 15
     new_corpus_queries: str = "gen+train"  # or gen, the paper's problem statement
@@ -67,7 +53,7 @@ class DSIMethod(VectorSearch, Method):
     row_norm_: float = field(init=False, repr=False, compare=False)
     d0_rows_: int = field(init=False, repr=False, compare=False)
     logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
-    replay_: ReplayBuffer | None = field(init=False, repr=False, compare=False)
+    replay_: tuple[TrainingPair, ...] | None = field(init=False, repr=False, compare=False)
 
     def fit(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train the whole encoder and a row per document on D0, freeze them, and prepare for later corpora.
@@ -79,25 +65,18 @@ class DSIMethod(VectorSearch, Method):
         pairs = self.training_pairs(corpus) if pairs is None and options.learn != "nothing" else pairs or ()
         rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
         self.model_.rows.grow(self.passages(corpus).docids, rows)
-        log = self._learn_d0(pairs, checkpoint, progress)
+        log = TrainingLog()
+        keywords: dict[str, Any] = {"seed": self.seed, "progress": progress}
+        if options.learn == "everything":
+            log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, checkpoint=checkpoint, **keywords)
+        elif options.learn == "rows":
+            self.model_.encoder.freeze()
+            log = learn_rows(self.model_, self.examples(pairs), self.tokenizer_, options, self.first_limits(), **keywords)
         return self._freeze_d0(corpus, [log], pairs)
 
-    def _learn_d0(self, pairs: Pairs, checkpoint: Path | None, progress: Progress) -> TrainingLog:
-        options = self.fit_options
-        if options.learn == "nothing":
-            return TrainingLog()
-        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed)
-        rates = Rates(options.lr, options.row_lr, 0.0, options.encoder_decay, options.row_decay)
-        examples = self.examples(pairs)
-        if options.learn == "everything":
-            return learn_everything(self.model_, examples, self.tokenizer_, rates, plan, checkpoint=checkpoint, progress=progress)
-        self.model_.encoder.freeze()
-        softmax = Softmax(self.encoding.scale)
-        return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.first_retention(), softmax, progress=progress)
-
-    def first_retention(self) -> RetentionLoss:
-        """What keeps D0's rows near the documents' vectors where only rows train."""
-        return RetentionLoss()
+    def first_limits(self) -> RowOptions:
+        """What bounds D0's rows where only they train."""
+        return RowOptions()
 
     def begin_from(self, d0: DSIMethod, corpus: Corpus) -> Self:
         """Begin with the D0 another method has trained on `corpus`: methods that are compared start from the same weights."""
@@ -132,45 +111,35 @@ class DSIMethod(VectorSearch, Method):
         return (len(self.model_.rows) - self.d0_rows_) * self.model_.rows.width
 
     def extra_bytes(self) -> int:
-        return self.replay_.size_in_bytes if self.replay_ else 0
+        return sum(len(text.encode("utf-8")) for pair in self.replay_ or () for text in (pair.text, pair.docid))
 
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"row_norm": self.row_norm_, "corpora": len(self.logs_), "d0_rows": self.d0_rows_}
-        return metadata | self.word_metadata() | ({"replay": self.replay_.to_json()} if self.replay_ else {})
+        return metadata | self.word_metadata() | ({} if self.replay_ is None else {"replay": [pair[:2] for pair in self.replay_]})
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.row_norm_ = metadata["row_norm"]
         self.d0_rows_ = metadata.get("d0_rows") or len(self.model_.rows.blocks[0])
         self.logs_ = [TrainingLog() for _ in range(metadata["corpora"])]
-        self.replay_ = ReplayBuffer.from_json(metadata["replay"]) if "replay" in metadata else None
+        self.replay_ = tuple(TrainingPair(*pair) for pair in metadata["replay"]) if "replay" in metadata else None
 
     def start(self, backbone: Backbone) -> None:
         self.check()
-        encoder, encoding = backbone.encoder, self.encoding
-        encoder.config = dataclasses.replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
-        for option in ("max_tokens", "document_tokens", *(["passage_tokens"] if encoding.passage_tokens else [])):
-            if not 3 <= getattr(encoding, option) <= encoder.config.max_tokens:
-                limit = f"but the backbone {self.backbone} reads 3 to {encoder.config.max_tokens}"
-                raise UsageError(f"encoding.{option}={getattr(encoding, option)} {limit}")
-        keywords = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale, **self.prompt_keywords()}
-        model = DSI(encoder, self.strategy(), **keywords)  # type: ignore[arg-type]
-        self.model_ = model.to(torch.device(torch_device(self.device))).eval()
+        options = ("max_tokens", "document_tokens", *(["passage_tokens"] if self.encoding.passage_tokens else []))
+        limits = {f"encoding.{option}": getattr(self.encoding, option) for option in options}
+        self.model_ = self.make_model(backbone.encoder, self.strategy(), limits=limits)
         self.tokenizer_ = backbone.tokenizer
         self.logs_, self.truncated_documents_, self.replay_ = [], 0, None
         self.words_ = self.calibration_ = None
 
     def check(self) -> None:
         """Refuse keywords that make no sense, as far as that can be known without a backbone."""
-        check_options(self.get_params(), self.choices, self.least)
+        check_options(self.get_params(), self.least)
         self.strategy()
 
     def strategy(self) -> PromptStrategy:
         """The prompts new corpora are learned with; none unless a method says otherwise."""
         return make_strategy("none")
-
-    def prompt_keywords(self) -> dict[str, str]:
-        """Keywords of the model that say how prompts are selected and where they enter."""
-        return {}
 
     def initial_rows(
         self, corpus: Corpus, row_init: str, *, norm: float, pairs: Pairs | None = None, progress: Progress = silent
@@ -182,7 +151,7 @@ class DSIMethod(VectorSearch, Method):
         if row_init == "random":
             generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
             rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
-            return rows.to(self.model_.encoder.word.weight.device)
+            return rows.to(self.model_.device)
         if row_init == "document":
             return norm * self.document_vectors(corpus, progress=progress)
         pairs = self.training_pairs(corpus, new=len(self.model_.rows) > 0) if pairs is None else pairs
@@ -190,9 +159,12 @@ class DSIMethod(VectorSearch, Method):
 
     def mean_queries(self, corpus: Corpus, pairs: Pairs, vectors: Tensor) -> Tensor:
         """The mean vector of each document's training queries: (n, D), from the vectors of all pairs."""
+        return mean_by_position(vectors, self.positions(corpus, pairs), len(corpus))
+
+    def positions(self, corpus: Corpus, pairs: Pairs) -> Tensor:
+        """The position in the corpus of each pair's document: (n,)."""
         position = {document.docid: number for number, document in enumerate(corpus.documents)}
-        targets = torch.tensor([position[pair.docid] for pair in pairs], device=vectors.device)
-        return mean_by_row(vectors, targets, 0, len(corpus))
+        return torch.tensor([position[pair.docid] for pair in pairs], device=self.model_.device)
 
     def training_pairs(self, corpus: Corpus, *, new: bool = False) -> list[TrainingPair]:
         """The queries a corpus is learned from; of a new corpus the annotated ones only if `new_corpus_queries` says so."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,10 +19,9 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
-from promptdsi.methods.options import ROW_INITS
 from promptdsi.progress import Progress, silent
-from promptdsi.training.convex import ConvexSettings, RowSolver, check_settings
-from promptdsi.training.encoding import mean_by_row
+from promptdsi.training.convex import ConvexSettings, solve_rows
+from promptdsi.training.encoding import mean_by_position
 from promptdsi.training.training import TrainingLog
 
 OLD_WEIGHT = 5.0  # β of the harmonic mean: retaining the old counts most
@@ -37,8 +36,8 @@ class TrialScore(NamedTuple):
     both: float
 
 
-def sample_settings(count: int, *, seed: int) -> list[ConvexSettings]:
-    """Settings spread over their ranges, the ridge by its logarithm.
+def sample_settings(count: int, *, seed: int) -> list[dict[str, Any]]:
+    """Values of `RANGES`, spread over them, the ridge by its logarithm.
 
     The paper's search is Bayesian with 30 trials; a scrambled Sobol sequence of as many covers four dimensions evenly, needs no
     further library and gives the same settings again for the same seed.
@@ -47,13 +46,8 @@ def sample_settings(count: int, *, seed: int) -> list[ConvexSettings]:
     for point in torch.quasirandom.SobolEngine(len(RANGES), scramble=True, seed=seed).draw(count).double().tolist():
         values = {name: low + share * (high - low) for share, (name, (low, high)) in zip(point, RANGES.items(), strict=True)}
         low, high = (math.log(edge) for edge in RANGES["ridge"])
-        samples.append(ConvexSettings(**(values | {"ridge": math.exp(low + point[3] * (high - low))})))
+        samples.append(values | {"ridge": math.exp(low + point[3] * (high - low))})
     return samples
-
-
-def best_settings(tried: Sequence[tuple[ConvexSettings, TrialScore]]) -> ConvexSettings:
-    """The settings with the highest score, the first of equals."""
-    return max(tried, key=lambda trial: trial[1].both)[0]
 
 
 class Trial:
@@ -109,13 +103,9 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvexOptions:
+class ConvexOptions(ConvexSettings):
     """The convex problem that a new row solves, and how it is solved. Margins are in the units of training scores."""
 
-    weight: float = 0.5  # λ: of the new document's queries; 1 − λ of the old ones'
-    margin_new: float = 1.0
-    margin_old: float = 1.0
-    ridge: float = 1e-6
     constraints: str = "mean"  # of a new document's queries; or each: every query is a constraint
     passes: int = 1
     row_init: str = "random"
@@ -127,17 +117,10 @@ class IncDSI(DSIMethod):
 
     name: ClassVar[str] = "incdsi"
     rehearsal_free: ClassVar[bool] = False
-    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.row_init": ROW_INITS} | {"add.constraints": ("mean", "each")}
-    least: ClassVar[dict[str, float]] = DSIMethod.least | {"add.passes": 1}
 
     add_options: ConvexOptions = ConvexOptions()
 
     means_: Tensor = field(init=False, repr=False, compare=False)
-
-    @property
-    def settings(self) -> ConvexSettings:
-        options = self.add_options
-        return check_settings(ConvexSettings(options.weight, options.margin_new, options.margin_old, options.ridge))
 
     def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
         """Cache the mean query vector of every document of D0."""
@@ -148,52 +131,45 @@ class IncDSI(DSIMethod):
         pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
         vectors = self.encode([pair.text for pair in pairs], progress=progress)
         start = self.initial_rows(corpus, self.add_options.row_init, norm=self.row_norm_, pairs=pairs, progress=progress)
-        rows = self.solve(vectors, self._positions(corpus, pairs), start, self.settings, progress)
+        rows = self.solve(vectors, self.positions(corpus, pairs), start, self.add_options, progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], rows)
         self.model_.rows.freeze()
         self.means_ = torch.cat([self.means_, self.mean_queries(corpus, pairs, vectors)])
         self.logs_.append(TrainingLog())
         return self
 
-    def solve(self, vectors: Tensor, targets: Tensor, start: Tensor, settings: ConvexSettings, progress: Progress = silent) -> Tensor:
+    def solve(self, vectors: Tensor, targets: Tensor, start: Tensor, options: ConvexOptions, progress: Progress = silent) -> Tensor:
         """Rows (k, D) of new documents, one after the other; `targets` (n,) is the document of each query vector (n, D)."""
-        scale, passes = self.encoding.scale, self.add_options.passes
+        scale, count = self.encoding.scale, len(start)
         present = torch.cat([block.detach() for block in self.model_.rows.blocks])
-        means = mean_by_row(vectors, targets, 0, len(start))
-        queries: Sequence[Tensor] = [means[number : number + 1] for number in range(len(start))]
-        if self.add_options.constraints == "each":
-            queries = [vectors[targets == number] for number in range(len(start))]
         deleted = torch.zeros(len(present), dtype=torch.bool, device=present.device)
         deleted[sorted(self.model_.rows.deleted)] = True
-        solver = RowSolver(present, scale * self.means_, settings, deleted=deleted)
-        with one_thread(), progress("solving rows", total=passes * len(start), unit="documents") as advance:
-            rows = solver.add_all([scale * each for each in queries], start, advance=advance)
-            for _ in range(passes - 1):
-                rows = solver.again(advance=advance)
-        return rows.to(present)
+        if options.constraints == "each":
+            queries = [scale * vectors[targets == number] for number in range(count)]
+        else:
+            queries = list(scale * mean_by_position(vectors, targets, count)[:, None])  # (1, D) each
+        keywords: dict[str, Any] = {"start": start, "deleted": deleted, "passes": options.passes}
+        with one_thread(), progress("solving rows", total=options.passes * count, unit="documents") as advance:
+            return solve_rows(present, scale * self.means_, queries, options, advance=advance, **keywords)
 
     def search_settings(
         self, old: Corpus, tune: Corpus, *, trials: int, fixed: dict[str, float] | None = None, progress: Progress = silent
     ) -> dict[str, Any]:
         """Choose weight, margins and ridge, except those `fixed`, on held-out documents; old dev queries weigh most."""
         pairs = self.training_pairs(tune, new=True)
-        vectors, targets = self.encode([pair.text for pair in pairs]), self._positions(tune, pairs)
+        vectors, targets = self.encode([pair.text for pair in pairs]), self.positions(tune, pairs)
         start = self.initial_rows(tune, self.add_options.row_init, norm=self.row_norm_, pairs=pairs)
         trial = Trial(self, old, tune)
         tried = []
         with progress("searching settings", total=trials, unit="settings") as advance:
             for settings in sample_settings(trials, seed=self.seed):
-                settings = settings._replace(**(fixed or {}))
-                tried.append((settings, trial.evaluate(self.solve(vectors, targets, start, settings))))
+                settings |= fixed or {}
+                rows = self.solve(vectors, targets, start, replace(self.add_options, **settings))
+                tried.append((settings, trial.evaluate(rows)))
                 advance(1)
-        chosen = best_settings(tried)
-        self.add_options = replace(self.add_options, **chosen._asdict())
-        return {"chosen": chosen._asdict(), "tried": [{**settings._asdict(), **score._asdict()} for settings, score in tried]}
-
-    def _positions(self, corpus: Corpus, pairs: Pairs) -> Tensor:
-        """The position in the corpus of each pair's document: (n,)."""
-        position = {document.docid: number for number, document in enumerate(corpus.documents)}
-        return torch.tensor([position[pair.docid] for pair in pairs], device=self.model_.encoder.word.weight.device)
+        chosen = max(tried, key=lambda trial: trial[1].both)[0]  # the first of equals
+        self.add_options = replace(self.add_options, **chosen)
+        return {"chosen": chosen, "tried": [{**settings, **score._asdict()} for settings, score in tried]}
 
     @property
     def encodes_as_d0(self) -> bool:
@@ -208,3 +184,12 @@ class IncDSI(DSIMethod):
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().load_metadata(metadata, tensors)
         self.means_ = tensors["means"]
+
+
+@dataclass(kw_only=True)
+class IncDSIStar(IncDSI):
+    """The rows of the newest corpus are solved again and again, each against all others: ten passes, as the paper reports."""
+
+    name: ClassVar[str] = "incdsi*"
+
+    add_options: ConvexOptions = ConvexOptions(passes=10)

@@ -1,4 +1,4 @@
-"""Keywords that methods share, grouped into records, and the nested dictionaries that manifests and files hold of them.
+"""Parameters of methods: the nested dictionaries that manifests and files hold, and the keywords and records they stand for.
 
     PromptDSI(encoding=Encoding(pooling="mean"), fit_options=Training(epochs=3, lr=5e-5, row_lr=1e-3, schedule="constant"))
     PromptDSI.from_params({"encoding": {"pooling": "mean"}, "fit": {"epochs": 3}})
@@ -16,9 +16,28 @@ from typing import Any
 
 from promptdsi.aliases import METHOD_OPTIONS, RETIRED_OPTIONS, USED_WITH
 from promptdsi.errors import UsageError
+from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
+from promptdsi.training.topics import ENGINES
 
-SCHEDULES = ("constant", "epochs", "linear")
-ROW_INITS = ("random", "document", "queries")
+# The values an option may have, and its least value, by the last part of its name, whichever record it is in.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "schedule": ("constant", "epochs", "linear"),
+    "row_init": ("random", "document", "queries"),
+    "learn": ("everything", "rows", "nothing"),
+    "new_corpus_queries": ("gen+train", "gen"),
+    "selection": SELECTIONS,
+    "prefix_space": PREFIX_SPACES,
+    "topic_engine": tuple(ENGINES),
+    "softmax_scope": ("all_seen", "new_only"),
+    "row_norm": ("mean", "fitted"),
+    "constraints": ("mean", "each"),
+}
+LEAST: dict[str, float] = {
+    **dict.fromkeys(("seed", "pseudo_queries", "hard_negatives", "epochs", "lr", "row_lr", "lr_scale", "encoder_decay", "row_decay"), 0),
+    **dict.fromkeys(("dropout", "row_norm_scale", "anchor_weight", "replay", "replay_weight", "passage_tokens", "word_weight"), 0),
+    **dict.fromkeys(("batch_size", "document_windows", "passes", "replay_size"), 1),
+    "scale": 1e-6,
+}
 FREE = "prompt_options"  # its keys belong to the prompt strategy, which checks them
 # The constructor keywords whose names would hide the methods `fit` and `add`, and what parameters call them.
 PARAM_NAMES = {"fit_options": "fit", "add_options": "add"}
@@ -41,54 +60,6 @@ class Encoding:
     passage_tokens: int = 0  # at most, title and heading included; 0: one row per document
     words: bool = False  # whether words count beside rows
     word_weight: float = 0.0  # of words in a score; 0: learned on D0's annotated queries
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How weights are trained on one corpus. `lr` is the encoder's learning rate, or the prompts' where the encoder is frozen."""
-
-    epochs: int
-    lr: float
-    row_lr: float
-    schedule: str
-    batch_size: int = 128
-    encoder_decay: float = 0.01
-    row_decay: float = 0.01
-    row_init: str = "random"  # random, document (its vector) or queries (their mean vector)
-
-
-LEARNS = ("everything", "rows", "nothing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstTraining(Training):
-    """How D0 is trained: encoder and rows, rows over the encoder as it is, or nothing, which leaves rows at their initial vectors."""
-
-    learn: str = "everything"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScaledTraining:
-    """Training that continues at a multiple, `lr_scale`, of the learning rates of `fit`."""
-
-    epochs: int
-    lr_scale: float = 1.0
-    schedule: str
-    batch_size: int = 128
-    encoder_decay: float = 0.01
-    row_decay: float = 0.01
-    row_init: str = "random"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowOptions:
-    """What bounds new rows so that old documents stay retrievable."""
-
-    fix_row_norm: bool = False
-    row_norm: str = "mean"  # of D0's rows; or fitted: the norm D0's rows have in such a neighborhood
-    row_norm_scale: float = 1.0  # times that
-    anchor_weight: float = 0.0
-    softmax_scope: str = "all_seen"  # or new_only
 
 
 def merge_params(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,15 +148,14 @@ def check_params(method: str, flat: Mapping[str, Any], defaults: Mapping[str, An
     return checked
 
 
-def check_options(params: Mapping[str, Any], choices: Mapping[str, tuple[str, ...]], least: Mapping[str, float]) -> None:
-    """Refuse values that are none of the choices, or less than the least, by dotted name."""
-    flat = flatten_params(params)
-    for option, allowed in choices.items():
-        if flat[option] not in allowed:
-            raise UsageError(f"{option}={flat[option]!r} is none of {', '.join(allowed)}")
-    for option, bound in least.items():
-        if flat[option] < bound:
-            raise UsageError(f"{option}={flat[option]} is less than {bound}")
+def check_options(params: Mapping[str, Any], least: Mapping[str, float] = LEAST) -> None:
+    """Refuse values that are none of the choices, or less than the least."""
+    for option, value in flatten_params(params).items():
+        name = option.rpartition(".")[2]
+        if name in CHOICES and value not in CHOICES[name]:
+            raise UsageError(f"{option}={value!r} is none of {', '.join(CHOICES[name])}")
+        if name in least and value < least[name]:
+            raise UsageError(f"{option}={value} is less than {least[name]}")
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:

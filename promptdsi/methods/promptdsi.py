@@ -19,16 +19,16 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.errors import UsageError
 from promptdsi.methods.dsi_method import BEST_D0, DSIMethod, Pairs
-from promptdsi.methods.options import ROW_INITS, SCHEDULES, RowOptions, Training, merge_params
+from promptdsi.methods.options import merge_params
 from promptdsi.model.backbone import Backbone
-from promptdsi.model.path import PREFIX_SPACES, SELECTIONS, unit
+from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import encode_once, lower_states, selection_vectors
 from promptdsi.training.objectives import fitted_norms
-from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_prompts, learn_rows
-from promptdsi.training.topics import ENGINES, Topics, mine_topics
-from promptdsi.training.training import Plan, TrainingLog
+from promptdsi.training.stages import Replay, RowOptions, learn_prompts, learn_rows
+from promptdsi.training.topics import Topics, mine_topics
+from promptdsi.training.training import Training, TrainingLog
 
 # Learned rows alone, one per document, encoder trained: what the frontier of the study shows.
 ROWS: dict[str, Any] = BEST_D0 | {
@@ -53,19 +53,6 @@ class PromptDSI(DSIMethod):
 
     name: ClassVar[str] = "promptdsi"
     rehearsal_free: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {
-        "selection": SELECTIONS,
-        "prefix_space": PREFIX_SPACES,
-        "topic_engine": tuple(ENGINES),
-        "add.row_init": ROW_INITS,
-        "add.schedule": SCHEDULES,
-        "rows.softmax_scope": ("all_seen", "new_only"),
-        "rows.row_norm": ("mean", "fitted"),
-    }
-    least: ClassVar[dict[str, float]] = DSIMethod.least | {
-        "add.batch_size": 1,
-        **dict.fromkeys(("add.epochs", "add.lr", "add.row_lr", "add.row_decay", "rows.row_norm_scale", "rows.anchor_weight"), 0),
-    }
 
     prompts: str = "s++"
     prompt_options: dict[str, Any] = field(default_factory=dict)
@@ -143,21 +130,19 @@ class PromptDSI(DSIMethod):
 
     def _train_newest(self, pairs: Pairs, progress: Progress) -> TrainingLog:
         examples, options = self.examples(pairs), self.add_options
-        rates = Rates(0.0, options.row_lr, options.lr, 0.0, options.row_decay)
-        plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed + len(self.logs_))
-        softmax = Softmax(self.encoding.scale, self.rows.softmax_scope)
+        keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "replay": self.old_queries(), "progress": progress}
         if self.prompts == "none":
-            return learn_rows(self.model_, examples, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
+            return learn_rows(self.model_, examples, self.tokenizer_, options, self.rows, **keywords)
         states = lower_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
         self.model_.strategy.begin_corpus(states.query)
-        return learn_prompts(self.model_, examples, states, self.tokenizer_, rates, plan, self.retention(), softmax, progress=progress)
+        return learn_prompts(self.model_, examples, states, self.tokenizer_, options, self.rows, **keywords)
 
-    def first_retention(self) -> RetentionLoss:
-        return RetentionLoss(anchor_weight=self.rows.anchor_weight)
+    def first_limits(self) -> RowOptions:
+        return RowOptions(anchor_weight=self.rows.anchor_weight)
 
-    def retention(self) -> RetentionLoss:
-        """What keeps old documents retrievable while the newest rows train."""
-        return RetentionLoss(self.rows.fix_row_norm, self.rows.anchor_weight)
+    def old_queries(self) -> Replay | None:
+        """Old queries that are trained on again while the newest rows train; none unless a method stores them."""
+        return None
 
     def prompt_counts(self, queries: Sequence[str]) -> list[int] | None:
         """How many queries select each prompt; None where none is selected (no prompts, or CODA's weighted sum)."""
@@ -188,7 +173,7 @@ class PromptDSI(DSIMethod):
 
     def start(self, backbone: Backbone) -> None:
         super().start(backbone)
-        self.topics_ = None
+        self.model_.selection, self.model_.prefix_space, self.topics_ = self.selection, self.prefix_space, None
 
     @property
     def encodes_as_d0(self) -> bool:
@@ -196,9 +181,6 @@ class PromptDSI(DSIMethod):
 
     def strategy(self) -> PromptStrategy:
         return make_strategy(self.prompts, **{"seed": self.seed, **self.prompt_options})
-
-    def prompt_keywords(self) -> dict[str, str]:
-        return {"selection": self.selection, "prefix_space": self.prefix_space}
 
     def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
         """Mine topics and give the strategy D0's selection vectors, where it uses them."""
@@ -215,3 +197,57 @@ class PromptDSI(DSIMethod):
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)
+
+
+@dataclass(kw_only=True)
+class RowsOnly(PromptDSI):
+    """The control every prompt strategy has to beat: new documents get new rows, and queries are encoded as before."""
+
+    name: ClassVar[str] = "rows"
+
+    prompts: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayRowOptions(RowOptions):
+    """Also how many old queries each step draws, and the weight of their loss."""
+
+    replay_size: int = 512
+    replay_weight: float = 1.0
+
+
+@dataclass(kw_only=True)
+class FullReplay(PromptDSI):
+    """Rows only, with every old query at hand: each step also draws `rows.replay_size` of them, weighted by `rows.replay_weight`.
+
+    A reference that uses old data, no method for an index.
+    """
+
+    name: ClassVar[str] = "rehearsal"
+    rehearsal_free: ClassVar[bool] = False
+
+    prompts: str = "none"
+    rows: ReplayRowOptions = ReplayRowOptions()
+
+    # Vectors of the stored queries, in parts (n, D): the encoder is frozen, so each is encoded once, when first needed.
+    _encoded: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        super().prepare(corpus, pairs)
+        self._encoded, self.replay_ = [], tuple(self.training_pairs(corpus) if pairs is None else pairs)
+
+    def first_limits(self) -> RowOptions:
+        return RowOptions(anchor_weight=self.rows.anchor_weight)
+
+    def old_queries(self) -> Replay:
+        stored = self.replay_ or ()
+        if fresh := stored[sum(map(len, self._encoded)) :]:
+            self._encoded.append(self.encode([pair.text for pair in fresh]))
+        targets = self.model_.rows.numbers([pair.docid for pair in stored]).to(self.model_.device)
+        return Replay(torch.cat(self._encoded), targets, self.rows.replay_size, self.rows.replay_weight)
+
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
+        pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
+        super().add(corpus, pairs=pairs, train=train, progress=progress)
+        self.replay_ = (*(self.replay_ or ()), *pairs)
+        return self

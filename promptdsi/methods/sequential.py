@@ -1,5 +1,7 @@
 """Sequential: the whole model goes on training on each new corpus, and nothing protects the old ones. The paper's lower bound.
 
+With stored queries it becomes DSI++, and the paper's upper bounds Multi and Joint.
+
 method = Sequential().fit(d0).add(d1)
 """
 
@@ -7,29 +9,40 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
-from promptdsi.methods.options import ROW_INITS, SCHEDULES, ScaledTraining
 from promptdsi.progress import Progress, silent
-from promptdsi.training.stages import Rates, learn_everything
-from promptdsi.training.training import Plan
+from promptdsi.training.encoding import TrainingPair, training_pairs_of
+from promptdsi.training.stages import learn_everything
+from promptdsi.training.training import Plan, Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledTraining(Plan):
+    """Training that continues at a multiple, `lr_scale`, of the learning rates of `fit`."""
+
+    lr_scale: float = 1.0
+    encoder_decay: float = 0.01
+    row_decay: float = 0.01
+    row_init: str = "random"
+
+    def scaled(self, fit: Training) -> Training:
+        options = vars(self) | {"lr": self.lr_scale * fit.lr, "row_lr": self.lr_scale * fit.row_lr}
+        return Training(**{name: value for name, value in options.items() if name != "lr_scale"})
 
 
 @dataclass(kw_only=True)
 class Sequential(DSIMethod):
-    """Encoder and all rows train at `add.lr_scale` times D0's rates on the new corpus, and nothing protects the old ones: a lower bound.
-
-    Subclasses make a replay buffer.
-    """
+    """Encoder and all rows train at `add.lr_scale` times D0's rates on the new corpus; subclasses make a replay buffer."""
 
     name: ClassVar[str] = "sequential"
     rehearsal_free: ClassVar[bool] = True
-    choices: ClassVar[dict[str, tuple[str, ...]]] = DSIMethod.choices | {"add.row_init": ROW_INITS, "add.schedule": SCHEDULES}
-    least: ClassVar[dict[str, float]] = DSIMethod.least | {"add.epochs": 0, "add.lr_scale": 0.0}
 
-    add_options: ScaledTraining = ScaledTraining(epochs=5, schedule="constant")
+    add_options: ScaledTraining = ScaledTraining(epochs=5)
 
     def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
         """Train every weight on the next corpus. Any failure, Ctrl-C included, leaves the method as it was."""
@@ -41,10 +54,8 @@ class Sequential(DSIMethod):
             self.model_.rows.join()
             self.model_.encoder.requires_grad_(True)
             examples = self.examples([*pairs, *self.replayed()])
-            lr, row_lr = options.lr_scale * self.fit_options.lr, options.lr_scale * self.fit_options.row_lr
-            rates = Rates(lr, row_lr, 0.0, options.encoder_decay, options.row_decay)
-            plan = Plan(options.epochs, options.batch_size, options.schedule, self.seed + len(self.logs_))
-            log = learn_everything(self.model_, examples, self.tokenizer_, rates, plan, what="learning everything", progress=progress)
+            keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "what": "learning everything", "progress": progress}
+            log = learn_everything(self.model_, examples, self.tokenizer_, options.scaled(self.fit_options), **keywords)
         except BaseException:
             self.model_ = before
             raise
@@ -55,11 +66,68 @@ class Sequential(DSIMethod):
 
     def replayed(self) -> Pairs:
         """Queries of earlier corpora to train on again: those in the replay buffer, where a subclass has made one."""
-        return self.replay_.pairs if self.replay_ else ()
+        return self.replay_ or ()
 
     def store(self, corpus: Corpus, pairs: Pairs) -> None:
         """Put the queries of a corpus that was trained on into the replay buffer, if there is one."""
-        self.replay_ = self.replay_.with_pairs(pairs) if self.replay_ else None
+        self.replay_ = None if self.replay_ is None else (*self.replay_, *pairs)
 
     def trained_parameters(self) -> int:
         return sum(weight.numel() for weight in self.model_.encoder.parameters()) + len(self.model_.rows) * self.model_.rows.width
+
+
+@dataclass(kw_only=True)
+class DSIPlusPlus(Sequential):
+    """DSI++ as the paper runs it: at each step a share `replay` of all earlier documents is replayed, one stored pseudo-query each.
+
+    The default share follows from the published results. The original's sharpness-aware optimizer is not part of the paper's baseline.
+    """
+
+    name: ClassVar[str] = "dsi++"
+    rehearsal_free: ClassVar[bool] = False
+    least: ClassVar[dict[str, float]] = Sequential.least | {"pseudo_queries": 1}
+
+    replay: float = 1 / 32
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        self.store(corpus, ())
+
+    def store(self, corpus: Corpus, pairs: Pairs) -> None:
+        pseudo = training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False)
+        self.replay_ = (*(self.replay_ or ()), *pseudo)
+
+    def replayed(self) -> Pairs:
+        rng = np.random.default_rng([self.seed, len(self.logs_)])
+        queries: dict[str, list[str]] = {}
+        for pair in self.replay_ or ():
+            queries.setdefault(pair.docid, []).append(pair.text)
+        docids = rng.choice(sorted(queries), size=round(self.replay * len(queries)), replace=False)
+        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in docids]
+
+
+@dataclass(kw_only=True)
+class Multi(Sequential):
+    """One training run on all new corpora together, from D0's weights: a bound of the paper, no continual method.
+
+    `add` is meant to be given D1 … DT as one corpus; given them one by one, it trains on all the new ones again each time. Stores their
+    queries, and nothing of D0.
+    """
+
+    name: ClassVar[str] = "multi"
+    rehearsal_free: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        self.replay_ = ()
+
+
+@dataclass(kw_only=True)
+class Joint(Sequential):
+    """`Multi` that trains on D0 as well, whose queries it stores too."""
+
+    name: ClassVar[str] = "joint"
+    rehearsal_free: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        self.replay_ = tuple(self.training_pairs(corpus) if pairs is None else pairs)

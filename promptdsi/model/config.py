@@ -1,4 +1,4 @@
-"""The sizes of an encoder, its activations and position buckets; without torch, because the query engine reads them too."""
+"""The sizes of an encoder, its activations and position buckets, and its device; imports no torch: the query engine reads them too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from promptdsi.errors import PromptDSIError, UsageError
 
 PROMPT_LAYERS = (2,)  # the default of every strategy
 NO_PROMPT = -1  # the prompt id of a query that goes without a prompt
@@ -71,3 +73,18 @@ def relative_buckets(count: int, buckets: int, max_distance: int = 128) -> NDArr
     logarithm = np.log(np.maximum(size, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(max_distance / exact))
     far = np.minimum(exact + (logarithm * np.float32(half - exact)).astype(np.int64), half - 1)
     return np.asarray((distance < 0) * half + np.where(size < exact, size, far), np.int64)
+
+
+def torch_device(name: str) -> str:
+    """Return `name` if torch can use that device; `auto` is an accelerator if there is one, else the CPU."""
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, usable in available.items() if usable)
+    kind = name.split(":")[0]
+    if kind not in available:
+        raise UsageError(f"no device {name!r}; there are auto, cpu, cuda and mps")
+    if not available[kind]:
+        raise PromptDSIError(f"this machine has no {name} that torch can use; try --device cpu")
+    return name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -41,6 +43,10 @@ class DSI(QueryPath, nn.Module):
         self.pooling, self.normalize, self.scale = pooling, normalize, scale
         self.selection, self.prefix_space = selection, prefix_space
 
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.word.weight.device
+
     def forward(self, tokens: Tokens, *, entering: Tensor | None = None, query: Tensor | None = None) -> Encoded:
         """Encode queries; `entering` and `query` take the place of what was computed before for the same tokens."""
         return self.encode_tokens(tokens, entering=entering, query=query)
@@ -79,3 +85,39 @@ class DSI(QueryPath, nn.Module):
             return states.mean(1)
         weight = tokens.mask[:, :, None].to(states.dtype)  # (B, T, 1)
         return (states * weight).sum(1) / weight.sum(1)
+
+
+class TrainablePool(nn.Module):
+    """The pool of a prompt strategy as torch parameters: lists of blocks by kind (`prompts`, `keys`, …), the mean selection vector of D0,
+    and the key of no prompt at all."""
+
+    mean: Tensor | None  # (D,)
+    null: Tensor | None  # (D,)
+
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.register_buffer("mean", None)
+        self.register_buffer("null", None)
+        self.load({})
+
+    def append(self, kind: str, block: Tensor, learns: bool) -> None:
+        getattr(self, kind).append(nn.Parameter(block, requires_grad=learns))
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Replace everything by a state dict; blocks are made as its names say, and do not learn."""
+        self.mean = self.null = None
+        for kind in self.kinds:
+            setattr(self, kind, nn.ParameterList())
+        for name in sorted(state, key=lambda name: [int(part) if part.isdigit() else part for part in name.split(".")]):
+            kind, _, position = name.partition(".")
+            if position:
+                self.append(kind, state[name].clone(), learns=False)
+            else:
+                setattr(self, name, state[name].clone())
+
+
+def seeded(seed: int, purpose: str) -> torch.Generator:
+    """A generator for one purpose; different purposes never draw the same numbers."""
+    digest = hashlib.sha256(f"{seed} {purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

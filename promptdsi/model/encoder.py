@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from promptdsi.model.config import ACTIVATIONS, EncoderConfig, relative_buckets
-from promptdsi.model.path import attention_bias, run_layer
+from promptdsi.model.path import attention_bias, check_weights, run_layer
 
 
 class Tokens(NamedTuple):
@@ -163,3 +163,13 @@ class Encoder(nn.Module):
             return None
         buckets = torch.from_numpy(relative_buckets(states.shape[1], self.config.relative_buckets)).to(states.device)  # (T, T)
         return self.relative(buckets).permute(2, 0, 1)[None].to(states.dtype)  # type: ignore[no-any-return]
+
+
+def encoder_from(config: EncoderConfig, weights: dict[str, Tensor]) -> Encoder:
+    """An encoder from stored weights. Sizes are compared first: no memory is asked for that the weights do not fill."""
+    check_weights(config, weights)
+    # Random weights are drawn and dropped: on the meta device nothing would be, but torch then imports sympy for a second.
+    with torch.random.fork_rng(devices=[]):
+        encoder = Encoder(config)
+    encoder.load_state_dict(weights, assign=True)
+    return encoder.eval()

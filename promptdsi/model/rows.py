@@ -77,10 +77,6 @@ class Rows(nn.Module):
         """The block that learns, if one does."""
         return self.blocks[-1] if len(self.blocks) and self.blocks[-1].requires_grad else None
 
-    @property
-    def frozen(self) -> list[Tensor]:
-        return [block for block in self.blocks if not block.requires_grad]
-
     def numbers(self, docids: Sequence[str]) -> Tensor:
         """The first row of each docid: (n,)."""
         return torch.tensor([self.row_of[docid] for docid in docids], dtype=torch.long)
@@ -123,7 +119,7 @@ class Rows(nn.Module):
 
     def _frozen_pieces(self) -> list[Tensor]:
         """Frozen blocks split, and small consecutive ones merged once: a thousand small corpora are scored as fast as a large one."""
-        frozen = self.frozen
+        frozen = [block for block in self.blocks if not block.requires_grad]
         if self._merged[0] != len(frozen) or any(
             piece.device != block.device for piece, block in zip(self._merged[1], frozen, strict=False)
         ):
@@ -160,11 +156,13 @@ class Rows(nn.Module):
         return ranks
 
     def _scored(self, vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
-        deleted = torch.tensor(sorted(self.deleted), dtype=torch.long, device=vectors.device)
+        deleted = self.deleted_rows(vectors.device)
         for first, piece in self.pieces():
-            scored = vectors @ piece.T  # (B, n)
-            inside = deleted[(deleted >= first) & (deleted < first + len(piece))]
-            yield first, scored.index_fill(1, inside - first, -torch.inf) if len(inside) else scored
+            yield first, mask_deleted(vectors @ piece.T, first, deleted)  # (B, n)
+
+    def deleted_rows(self, device: torch.device) -> Tensor:
+        """The numbers of deleted rows, ascending."""
+        return torch.tensor(sorted(self.deleted), dtype=torch.long, device=device)
 
     def _docid_order(self) -> Tensor:
         """Position of each row in the order of docids: (N,)."""
@@ -173,3 +171,9 @@ class Rows(nn.Module):
             self._order = torch.empty(len(by_docid), dtype=torch.long)
             self._order[torch.tensor(by_docid, dtype=torch.long)] = torch.arange(len(by_docid))
         return self._order
+
+
+def mask_deleted(scores: Tensor, first: int, deleted: Tensor) -> Tensor:
+    """Scores (B, n) of the rows from number `first` on, with −inf for deleted ones; changed in place."""
+    inside = deleted[(deleted >= first) & (deleted < first + scores.shape[1])]
+    return scores.index_fill_(1, inside - first, -torch.inf) if len(inside) else scores

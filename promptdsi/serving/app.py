@@ -34,6 +34,7 @@ from promptdsi.serving.schemas import ErrorResponse
 from promptdsi.serving.service import Service
 
 SECONDS_FOR_HEADERS = 10.0
+SECONDS_TO_DRAIN = 5  # for requests; background work gets the rest of the ten seconds within which the server ends
 MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -137,7 +138,7 @@ class HeaderTimeoutProtocol(H11Protocol):
             self._timer = None
 
 
-def uvicorn_config(app: FastAPI, *, drain_seconds: int) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=HeaderTimeoutProtocol,
@@ -148,15 +149,15 @@ def uvicorn_config(app: FastAPI, *, drain_seconds: int) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=15,
-        timeout_graceful_shutdown=drain_seconds,
+        timeout_graceful_shutdown=SECONDS_TO_DRAIN,
     )
 
 
-def run(app: FastAPI, host: str, port: int, *, drain_seconds: int, on_listening: Callable[[str], None] = lambda url: None) -> None:
-    """Serve until SIGINT or SIGTERM, then finish the requests under way, for so many seconds at most."""
+def run(app: FastAPI, host: str, port: int, on_listening: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then finish the requests under way, within bounds."""
     with closing(listen(host, port)) as listener, suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
         on_listening(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
-        uvicorn.Server(uvicorn_config(app, drain_seconds=drain_seconds)).run(sockets=[listener])
+        uvicorn.Server(uvicorn_config(app)).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from promptdsi.serving.live_index import LiveIndex
 from promptdsi.serving.schemas import ErrorDetail
 
 MAX_WAITING = 4  # jobs behind the one that runs
-MAX_LISTED = 20  # jobs; more only while they wait or run
+MAX_LISTED = 20  # jobs; the oldest are forgotten, and those have ended: jobs run in order
 SECONDS_TO_STOP = 2.0  # after SIGTERM; then the process is killed, which leaves the index as it was too
 MAX_LINE = 1 << 20  # bytes of one line from the process
 log = logging.getLogger("promptdsi.serving")
@@ -65,7 +66,7 @@ class Jobs:
 
     def __init__(self, live: LiveIndex, *, device: str) -> None:
         self.live, self.device = live, device
-        self._jobs: list[Job] = []
+        self._jobs: deque[Job] = deque(maxlen=MAX_LISTED)
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
@@ -85,13 +86,9 @@ class Jobs:
         if len(self.open_corpora()) > MAX_WAITING:
             raise overloaded("too many additions are waiting")
         job = Job(corpus=corpus, documents=len(documents))
-        ended = [listed for listed in self._jobs if not listed.open]
-        for forgotten in ended[: max(0, len(self._jobs) + 1 - MAX_LISTED)]:
-            self._jobs.remove(forgotten)
         self._jobs.append(job)
-        fields = [[document.docid, document.text, document.title, dict(document.metadata)] for document in documents]
-        order = {"name": corpus, "documents": fields, "fast": fast, "update": update, "device": self.device}
-        task = asyncio.create_task(self._run(job, json.dumps(order).encode()))
+        order = {"name": corpus, "documents": documents, "fast": fast, "update": update, "device": self.device}
+        task = asyncio.create_task(self._run(job, json.dumps(order, default=dict).encode()))  # metadata may be any mapping
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job

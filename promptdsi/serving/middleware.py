@@ -144,29 +144,25 @@ def host_name(host: str) -> str:
 
 async def run_until_disconnect(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
     """Run the application with a body that was read already; if the client disconnects, it is cancelled."""
-    body_sent, disconnected = False, asyncio.Event()
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal body_sent
-        if body_sent:
-            await disconnected.wait()
-            return {"type": "http.disconnect"}
-        body_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    application = asyncio.ensure_future(app(scope, replay, send))
+        if messages:
+            return messages.pop()
+        await asyncio.wait([watcher])
+        return {"type": "http.disconnect"}
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        disconnected.set()
         application.cancel()
 
+    application = asyncio.ensure_future(app(scope, replay, send))
     watcher = asyncio.create_task(watch())
     try:
         await application
     except asyncio.CancelledError:
-        if not disconnected.is_set():
+        if not watcher.done():  # it is the server that stops
             raise
     finally:
         watcher.cancel()

@@ -23,7 +23,7 @@ from promptdsi.corpus.corpus import Document, ReadNotes
 from promptdsi.corpus.reading import documents as read_documents
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
-from promptdsi.index.results import EvalRecord, Location, SearchRequest
+from promptdsi.index.results import Location, SearchRequest
 from promptdsi.serving import schemas
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.jobs import Job, JobsResponse
@@ -94,11 +94,10 @@ async def list_retention(service: ServiceDep) -> Fields:
     """Hits@1 and Hits@10 of each corpus at each generation, as recorded by `promptdsi eval --record`."""
     records = await asyncio.to_thread(service.live.newest.eval_records)
 
-    def hits(record: EvalRecord, k: int) -> float:
-        return round(sum(rank <= k for rank in record.ranks) / len(record.ranks), 4)
+    def rates(ranks: list[int]) -> Fields:
+        return {"n": len(ranks)} | {f"hits{k}": round(sum(rank <= k for rank in ranks) / len(ranks), 4) for k in (1, 10)}
 
-    rates = [{"n": len(record.ranks), "hits1": hits(record, 1), "hits10": hits(record, 10)} for record in records]
-    return {"records": [record._asdict() | rate for record, rate in zip(records, rates, strict=True)]}
+    return {"records": [record._asdict() | rates(record.ranks) for record in records]}
 
 
 @reading.get("/api/map", response_model=schemas.MapResponse)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,40 +29,30 @@ MOST_STEPS = {True: 30, False: 500}  # of a rough stage, of the last: guards, se
 SCORES_AT_ONCE = 1 << 24  # 128 MiB
 
 
-class ConvexSettings(NamedTuple):
-    """The coefficients of the row problem; `check_settings` says what is allowed."""
+@dataclass(frozen=True, kw_only=True)
+class ConvexSettings:
+    """The coefficients of the row problem; `check` says what is allowed."""
 
-    weight: float  # λ: the new document's queries against the old documents'
-    margin_new: float  # m1
-    margin_old: float  # m2
-    ridge: float  # μ
+    weight: float = 0.5  # λ: of the new document's queries; 1 − λ of the old documents'
+    margin_new: float = 1.0  # m1
+    margin_old: float = 1.0  # m2
+    ridge: float = 1e-6  # μ
 
+    def check(self) -> None:
+        """Refuse settings that do not make a convex problem with one solution.
 
-class Solution(NamedTuple):
-    """The best row (D,), its objective, the norm of the gradient there, and the Newton steps taken."""
-
-    row: Tensor
-    loss: float
-    gradient: float
-    steps: int
-
-
-def check_settings(settings: ConvexSettings) -> ConvexSettings:
-    """The settings, if they make a convex problem with one solution.
-
-    Examples
-    --------
-    >>> check_settings(ConvexSettings(weight=6.0, margin_new=1.0, margin_old=1.0, ridge=1e-6))
-    Traceback (most recent call last):
-    ValueError: weight=6.0, but 0 < weight < 1: outside, one of the two terms rewards mistakes
-    """
-    if not 0 < settings.weight < 1:
-        raise ValueError(f"weight={settings.weight}, but 0 < weight < 1: outside, one of the two terms rewards mistakes")
-    if not 0 < settings.ridge < math.inf:
-        raise ValueError(f"ridge={settings.ridge}, but ridge > 0: without it the row is not unique")
-    if not all(0 <= margin < math.inf for margin in (settings.margin_new, settings.margin_old)):
-        raise ValueError(f"margins {settings.margin_new} and {settings.margin_old}, but both must be finite and ≥ 0")
-    return settings
+        Examples
+        --------
+        >>> ConvexSettings(weight=6.0).check()
+        Traceback (most recent call last):
+        ValueError: weight=6.0, but 0 < weight < 1: outside, one of the two terms rewards mistakes
+        """
+        if not 0 < self.weight < 1:
+            raise ValueError(f"weight={self.weight}, but 0 < weight < 1: outside, one of the two terms rewards mistakes")
+        if not 0 < self.ridge < math.inf:
+            raise ValueError(f"ridge={self.ridge}, but ridge > 0: without it the row is not unique")
+        if not all(0 <= margin < math.inf for margin in (self.margin_new, self.margin_old)):
+            raise ValueError(f"margins {self.margin_new} and {self.margin_old}, but both must be finite and ≥ 0")
 
 
 class _Point(NamedTuple):
@@ -143,36 +134,33 @@ class _Hinges:
         low = float(kinks[piece - 1]) if piece else 0.0
         return max(low, float(-a_after[piece] / b_after[piece]))
 
-    def solve(self, row: Tensor, ridge: float) -> Solution:
+    def solve(self, row: Tensor, ridge: float) -> Tensor:
         """Stages of decreasing ridge, each from the last one's row: with a small ridge alone Newton's steps are short and many."""
-        point = self.at(row, ridge)
-        stage, steps = max(ridge, FIRST_RIDGE * self.widest**2), 0
+        point, stage = self.at(row, ridge), max(ridge, FIRST_RIDGE * self.widest**2)
         if not math.isfinite(point.loss):
             raise ValueError("a query, mean query, row or start holds NaN or infinity; look at what encoded them")
         if point.steepness <= point.noise:
-            return Solution(row, point.loss, 2 * point.steepness, 0)
-        while True:
-            solution = self._descend(row, stage, rough=stage > ridge)
-            row, steps = solution.row, steps + solution.steps
-            if stage <= ridge:
-                return solution._replace(steps=steps)
+            return row
+        while stage > ridge:
+            row = self._descend(row, stage, rough=True)
             stage = max(ridge, stage / RIDGE_DECAY)
+        return self._descend(row, ridge, rough=False)
 
-    def _descend(self, row: Tensor, ridge: float, *, rough: bool) -> Solution:
+    def _descend(self, row: Tensor, ridge: float, *, rough: bool) -> Tensor:
         """Newton steps of exact length until the gradient is rounding error or no step helps any more."""
-        point, steps = self.at(row, ridge), 0
-        while steps < MOST_STEPS[rough]:
+        point = self.at(row, ridge)
+        for _ in range(MOST_STEPS[rough]):
             if point.steepness <= max(point.noise, rough * ROUGH * ridge * float(point.row.norm())):
                 break
             move = self.newton(point, ridge)
-            last, point, steps = point, self.at(point.row + self.step_length(point, move, ridge) * move, ridge), steps + 1
+            last, point = point, self.at(point.row + self.step_length(point, move, ridge) * move, ridge)
             if point.loss >= last.loss and 2 * point.steepness > last.steepness:
                 break
-        return Solution(point.row, point.loss, 2 * point.steepness, steps)
+        return point.row
 
 
 @torch.no_grad()
-def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, settings: ConvexSettings, start: Tensor) -> Solution:
+def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, settings: ConvexSettings, start: Tensor) -> Tensor:
     """The row (D,) of one new document, in the precision of `start` (D,), which affects the number of steps only.
 
     The solution touches few old documents: solve with the most violated ones, then add those that the solution violates.
@@ -184,20 +172,19 @@ def solve_row(queries: Tensor, best: Tensor, means: Tensor, targets: Tensor, set
     means, targets : (N, D), (N,)
         The mean query vector of each present document, and its score for its own row; +∞ leaves a document out.
     """
-    check_settings(settings)
+    settings.check()
     queries, best, means, targets, row = (tensor.double() for tensor in (queries, best, means, targets, start))
     constrained = best != -torch.inf  # where nothing is present there is nothing to beat
-    within, steps = torch.zeros_like(targets, dtype=torch.bool), 0
+    within = torch.zeros_like(targets, dtype=torch.bool)
     _add_violated(within, means @ row - targets + settings.margin_old)
     while True:
         sides = torch.cat([-queries[constrained], means[within]])
         offsets = torch.cat([best[constrained] + settings.margin_new, settings.margin_old - targets[within]])
         weights = torch.full_like(offsets, 1 - settings.weight)
         weights[: int(constrained.sum())] = settings.weight
-        solution = _Hinges(sides, offsets, weights).solve(row, settings.ridge)
-        row, steps = solution.row, steps + solution.steps
+        row = _Hinges(sides, offsets, weights).solve(row, settings.ridge)
         if not _add_violated(within, means @ row - targets + settings.margin_old):
-            return solution._replace(row=row.to(start.dtype), steps=steps)
+            return row.to(start.dtype)
 
 
 def _add_violated(within: Tensor, violation: Tensor) -> int:
@@ -208,66 +195,52 @@ def _add_violated(within: Tensor, violation: Tensor) -> int:
     return violated
 
 
-class RowSolver:
-    """The present documents' rows and mean queries (N, D); new documents are added strictly one after the other.
+@torch.no_grad()
+def solve_rows(
+    rows: Tensor,
+    means: Tensor,
+    queries: Sequence[Tensor],
+    settings: ConvexSettings,
+    *,
+    start: Tensor | None = None,
+    deleted: Tensor | None = None,
+    passes: int = 1,
+    advance: Advance = lambda done: None,
+) -> Tensor:
+    """The rows (k, D) of a corpus by the query vectors (n, D) of each document, solved strictly one after the other.
 
-    Documents marked in `deleted` (N,) take no part. What one call of `add_all` adds is the newest corpus, which `again` may improve.
+    `rows` and `means` (N, D) are those of the present documents, of which those marked in `deleted` (N,) take no part; `start` (k, D)
+    affects the time only. In each further pass (IncDSI*) each row is solved anew against all others, old and new. Each solution is the
+    best for its document while the others are fixed, but no joint objective falls: a row that moves changes its neighbors' problems. Two
+    new documents with nearly the same queries outbid each other by the margin in every pass, and their rows grow without bound; so the
+    caller sets the number of passes.
     """
-
-    @torch.no_grad()
-    def __init__(self, rows: Tensor, means: Tensor, settings: ConvexSettings, *, deleted: Tensor | None = None) -> None:
-        if rows.shape != means.shape:
-            raise ValueError(f"each row needs its mean query: {tuple(rows.shape)} rows, {tuple(means.shape)} means")
-        self.settings, self.precision = check_settings(settings), rows.dtype
-        live = slice(None) if deleted is None else ~deleted
-        self._rows, self._means = rows[live].double(), means[live].double()  # with room for a corpus, of which `_count` are filled
-        self._targets = (self._rows * self._means).sum(1)  # score of each mean query for its own row
-        self._count = self._first = len(self._rows)  # `_first` is where the newest corpus begins
-        self._queries: list[Tensor] = []  # (n, D) each: those of the newest corpus
-        self._best: list[Tensor] = []  # (n,) each: the best score from a row before the newest corpus
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add_all(self, queries: Sequence[Tensor], start: Tensor | None = None, *, advance: Advance = lambda done: None) -> Tensor:
-        """Add a corpus by the query vectors (n, D) of each document; its rows (k, D). `start` (k, D) affects the time only."""
-        if empty := [number for number, vectors in enumerate(queries) if not len(vectors)]:
-            raise ValueError(f"document {empty[0]} of {len(queries)} has no query; each needs one to be found by")
-        self._queries, self._first = [vectors.to(self._rows) for vectors in queries], self._count
-        if queries:
-            parts = torch.cat(self._queries).split(max(1, SCORES_AT_ONCE // max(1, self._first)))
-            best = torch.cat([_highest(part @ self._rows[: self._first].T) for part in parts])
-            self._best = list(best.split([len(vectors) for vectors in queries]))
-        room = (len(queries), self._rows.shape[1])
-        self._rows, self._means = (torch.cat([table[: self._first], table.new_empty(room)]) for table in (self._rows, self._means))
-        self._targets = torch.cat([self._targets[: self._first], self._targets.new_empty(len(queries))])
-        means = [vectors.mean(0) for vectors in self._queries]
-        return self._pass([mean if start is None else start[number].to(mean) for number, mean in enumerate(means)], advance)
-
-    def again(self, *, advance: Advance = lambda done: None) -> Tensor:
-        """One more pass over the newest corpus (IncDSI*): each row solved anew against all others, old and new; (k, D).
-
-        Each solution is the best for its document while the others are fixed, but no joint objective falls: a row that moves
-        changes its neighbors' problems. Two new documents with nearly the same queries outbid each other by the margin in every
-        pass, and their rows grow without bound; so the caller sets the number of passes.
-        """
-        return self._pass(self._rows[self._first : self._count].unbind(), advance)
-
-    @torch.no_grad()
-    def _pass(self, starts: Sequence[Tensor], advance: Advance) -> Tensor:
-        """Solve each document of the newest corpus in turn; its rows (k, D)."""
-        for number, start in enumerate(starts):
-            queries, row = self._queries[number], self._first + number
-            scores = queries @ self._rows[self._first : self._count].T  # (n, the corpus so far)
-            if row < self._count:  # already there, it does not compete with itself
-                scores[:, number] = -torch.inf
-                self._targets[row] = torch.inf
-            best, mean = torch.maximum(self._best[number], _highest(scores)), queries.mean(0)
-            solved = solve_row(queries, best, self._means[: self._count], self._targets[: self._count], self.settings, start).row
-            self._rows[row], self._means[row], self._targets[row] = solved, mean, solved @ mean
-            self._count = max(self._count, row + 1)
+    settings.check()
+    if rows.shape != means.shape:
+        raise ValueError(f"each row needs its mean query: {tuple(rows.shape)} rows, {tuple(means.shape)} means")
+    if empty := [number for number, vectors in enumerate(queries) if not len(vectors)]:
+        raise ValueError(f"document {empty[0]} of {len(queries)} has no query; each needs one to be found by")
+    if not queries:
+        return rows[:0].clone()
+    precision, live = rows.dtype, slice(None) if deleted is None else ~deleted
+    rows, means = rows[live].double(), means[live].double()
+    first, total, queries = len(rows), len(rows) + len(queries), [vectors.to(rows) for vectors in queries]
+    parts = torch.cat(queries).split(max(1, SCORES_AT_ONCE // max(1, first)))
+    best_old = torch.cat([_highest(part @ rows.T) for part in parts]).split([len(vectors) for vectors in queries])
+    targets = torch.cat([(rows * means).sum(1), rows.new_empty(len(queries))])  # score of each mean query for its own row
+    means = torch.cat([means, torch.stack([vectors.mean(0) for vectors in queries])])
+    rows = torch.cat([rows, means[first:] if start is None else start.to(rows)])
+    for present in (None, *[total] * (passes - 1)):  # in the first pass only the documents before are there
+        for row, vectors in enumerate(queries, first):
+            count = row if present is None else present
+            scores = vectors @ rows[first:count].T  # (n, the corpus so far)
+            if row < count:  # already there, it does not compete with itself
+                scores[:, row - first], targets[row] = -torch.inf, torch.inf
+            best = torch.maximum(best_old[row - first], _highest(scores))
+            rows[row] = solve_row(vectors, best, means[:count], targets[:count], settings, rows[row])
+            targets[row] = rows[row] @ means[row]
             advance(1)
-        return self._rows[self._first : self._count].to(self.precision, copy=True)
+    return rows[first:].to(precision, copy=True)
 
 
 def _highest(scores: Tensor) -> Tensor:

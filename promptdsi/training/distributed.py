@@ -137,8 +137,3 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     dist.all_reduce(flat)
     for gradient, summed in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(summed.view_as(gradient))
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor that may be sharded."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

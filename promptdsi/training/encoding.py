@@ -1,4 +1,4 @@
-"""Texts as training input: pairs of query and document, tokenized examples, stored queries, and vectors by batches of like length."""
+"""Texts as training input: pairs of query and document, tokenized examples, and vectors by batches of like length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
 from promptdsi.model.path import Ids, Tokenizer, by_length, unit
 from promptdsi.model.rows import Rows
-from promptdsi.progress import Progress, silent
+from promptdsi.progress import Advance, Progress, silent
 
 LEAST_QUERIES = 30  # fewer tell too little about the weight of words or confidences
 FIRST_WORDS = 24  # of a document no span can be taken from
@@ -146,46 +146,10 @@ def tokenize_pairs(pairs: Sequence[TrainingPair], rows: Rows, tokenizer: Tokeniz
     return Examples(ids, first + passages, Siblings(first, count, torch.tensor([pair.passage is None for pair in pairs])))
 
 
-def mean_by_row(vectors: Tensor, targets: Tensor, first: int, count: int) -> Tensor:
-    """Mean vector of each row's queries (count, D), by one segment sum; targets count from row `first`."""
-    position = (targets - first).to(vectors.device)
-    sums = vectors.new_zeros(count, vectors.shape[1]).index_add_(0, position, vectors)
-    return sums / torch.bincount(position, minlength=count).clamp(min=1)[:, None]
-
-
-@dataclass(frozen=True)
-class ReplayBuffer:
-    """Training pairs in the order they came. Immutable: adding makes a new buffer, so a copy of the method keeps its own."""
-
-    pairs: tuple[TrainingPair, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __bool__(self) -> bool:
-        return True  # an empty buffer is still a buffer: the method stores queries
-
-    def with_pairs(self, pairs: Iterable[TrainingPair]) -> ReplayBuffer:
-        return ReplayBuffer((*self.pairs, *pairs))
-
-    def sample(self, share: float, rng: np.random.Generator) -> list[TrainingPair]:
-        """One query each of a random share of the documents."""
-        queries: dict[str, list[str]] = {}
-        for pair in self.pairs:
-            queries.setdefault(pair.docid, []).append(pair.text)
-        docids = rng.choice(sorted(queries), size=round(share * len(queries)), replace=False)
-        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in docids]
-
-    @property
-    def size_in_bytes(self) -> int:
-        return sum(len(text.encode("utf-8")) for pair in self.pairs for text in (pair.text, pair.docid))
-
-    def to_json(self) -> list[list[str]]:
-        return [[pair.text, pair.docid] for pair in self.pairs]
-
-    @classmethod
-    def from_json(cls, pairs: Iterable[Iterable[str]]) -> ReplayBuffer:
-        return cls(tuple(TrainingPair(text, docid) for text, docid in pairs))
+def mean_by_position(vectors: Tensor, positions: Tensor, count: int) -> Tensor:
+    """Mean of the vectors at each position (count, D), by one segment sum; zero where there is none."""
+    sums = vectors.new_zeros(count, vectors.shape[1]).index_add_(0, positions, vectors)
+    return sums / torch.bincount(positions, minlength=count).clamp(min=1)[:, None]
 
 
 TOKENS_PER_BATCH = 4096
@@ -240,45 +204,45 @@ def encode_with(
         cache.seconds_saved += seconds
         return cached.to(device, copy=True)
     started = time.perf_counter()
-    vectors = _encode(function, ids, tokenizer, device, what, progress)
+    with progress(what, total=len(ids), unit="texts") as advance, torch.no_grad():
+        vectors = encode_batches(function, ids, tokenizer, device, advance) if ids else torch.empty(0, 0, device=device)
     if cache:
         copied = vectors.to("cpu", copy=True)  # which also waits for an accelerator to finish
         cache.vectors[key] = copied, time.perf_counter() - started
     return vectors
 
 
-@torch.no_grad()
-def _encode(
-    function: Callable[[Tokens], Tensor], ids: Sequence[Ids], tokenizer: Tokenizer, device: torch.device, what: str, progress: Progress
+def encode_batches(
+    function: Callable[[Tokens], Tensor],
+    ids: Sequence[Ids],
+    tokenizer: Tokenizer,
+    device: torch.device,
+    advance: Advance = lambda done: None,
 ) -> Tensor:
-    encoded: list[Tensor | None] = [None] * len(ids)
-    with progress(what, total=len(ids), unit="texts") as advance:
-        for batch in by_length([len(text) for text in ids], TOKENS_PER_BATCH):
-            vectors = function(tokenizer.pad([ids[number] for number in batch], device))
-            for number, vector in zip(batch, vectors.unbind(0), strict=True):
-                encoded[number] = vector
-            advance(len(batch))
-    return torch.stack([vector for vector in encoded if vector is not None]) if ids else torch.empty(0, 0, device=device)
+    """`function` of every text, at least one, in batches of like length, so that a long text pads few others: (n, D)."""
+    batches, vectors = by_length([len(text) for text in ids], TOKENS_PER_BATCH), []
+    for batch in batches:
+        vectors.append(function(tokenizer.pad([ids[number] for number in batch], device)))
+        advance(len(batch))
+    return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(batches)))]
 
 
 def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, progress: Progress = silent) -> Tensor:
     """Vectors ready to be scored: (n, D). The model must be in evaluation mode."""
     function = (lambda tokens: model(tokens).vectors) if prompted else model.unprompted
-    return encode_with(function, ids, tokenizer, device_of(model), what="encoding queries", progress=progress)
+    return encode_with(function, ids, tokenizer, model.device, what="encoding queries", progress=progress)
 
 
 def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> Tensor:
     """The vectors that prompts are selected by: (n, D)."""
-    return encode_with(
-        lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, device_of(model), what="selecting"
-    )
+    return encode_with(lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, model.device, what="selecting")
 
 
 def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: Tokenizer, *, progress: Progress = silent) -> Tensor:
     """Each document's vector: the unit mean of its windows' unit vectors (n, D)."""
     flat = [window for document in windows for window in document]
-    owner = torch.tensor([number for number, document in enumerate(windows) for _ in document], device=device_of(model))
-    vectors = unit(encode_with(model.unprompted, flat, tokenizer, device_of(model), what="encoding documents", progress=progress))
+    owner = torch.tensor([number for number, document in enumerate(windows) for _ in document], device=model.device)
+    vectors = unit(encode_with(model.unprompted, flat, tokenizer, model.device, what="encoding documents", progress=progress))
     return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
 
 
@@ -300,17 +264,13 @@ class LowerStates(NamedTuple):
 def lower_states(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, progress: Progress = silent) -> LowerStates:
     """Run the frozen lower layers once for every query."""
     entering: list[Tensor] = [torch.empty(0)] * len(ids)
-    queries = torch.empty(len(ids), model.encoder.config.width, device=device_of(model))
+    queries = torch.empty(len(ids), model.encoder.config.width, device=model.device)
     with progress("running frozen layers", total=len(ids), unit="queries") as advance:
         for batch in by_length([len(query) for query in ids], TOKENS_PER_BATCH):
-            tokens = tokenizer.pad([ids[number] for number in batch], device_of(model))
+            tokens = tokenizer.pad([ids[number] for number in batch], model.device)
             states = model.enter(tokens)  # (B, T, D)
             queries[torch.from_numpy(batch)] = model.selection_vector(tokens, states)
             for number, state in zip(batch, states, strict=True):
                 entering[number] = state[: len(ids[number])].clone()
             advance(len(batch))
     return LowerStates(entering, queries)
-
-
-def device_of(model: DSI) -> torch.device:
-    return model.encoder.word.weight.device

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.path import unit
-from promptdsi.model.rows import QUERIES_AT_ONCE, Rows
+from promptdsi.model.rows import QUERIES_AT_ONCE, Rows, mask_deleted
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
@@ -33,7 +33,7 @@ def cross_entropy(
         pieces = [(first, piece) for first, piece in pieces if first >= first_new]
         if bool((targets < first_new).any()):
             raise ValueError("softmax scope new_only cannot score frozen target rows")
-    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+    deleted = rows.deleted_rows(vectors.device)
     learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
     with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
         return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted, masked)  # type: ignore[no-any-return, no-untyped-call]
@@ -63,28 +63,27 @@ def cross_entropy_given_old(
 
 
 @torch.no_grad()
-def log_sum_over(vectors: Tensor, rows: Rows, blocks: int, *, scale: float = 1.0) -> Tensor:
-    """log Σ exp(score) over the live rows of the first `blocks` blocks: (B, D) → (B,), in slices of bounded memory."""
-    end = sum(len(block) for block in list(rows.blocks)[:blocks])
-    deleted = torch.tensor(sorted(rows.deleted), dtype=torch.long, device=vectors.device)
+def log_sum_over_old(vectors: Tensor, rows: Rows, *, scale: float = 1.0) -> Tensor:
+    """log Σ exp(score) over the live rows of all blocks but the newest: (B, D) → (B,), in slices of bounded memory."""
+    end = len(rows) - len(rows.blocks[-1])
+    deleted = rows.deleted_rows(vectors.device)
     totals = []
     for part in vectors.split(QUERIES_AT_ONCE):
         total = part.new_full((len(part),), -torch.inf)
         for first, piece in rows.pieces():
             if first < end:
-                total = torch.logaddexp(total, torch.logsumexp(_scores(part, first, piece, scale, deleted), 1))
+                total = torch.logaddexp(total, torch.logsumexp(mask_deleted(scale * (part @ piece.T), first, deleted), 1))
         totals.append(total)
     return torch.cat(totals) if totals else vectors.new_empty(0)
 
 
-def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor, masked: Masked | None = None) -> Tensor:
-    scores = scale * (vectors @ piece.T)  # (B, n)
+def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor, masked: Masked | None) -> Tensor:
+    scores = mask_deleted(scale * (vectors @ piece.T), first, deleted)  # (B, n)
     if masked is not None:
         queries, rows = masked
         here = (rows >= first) & (rows < first + len(piece))
         scores[queries[here], rows[here] - first] = -torch.inf
-    inside = deleted[(deleted >= first) & (deleted < first + len(piece))]
-    return scores.index_fill_(1, inside - first, -torch.inf) if len(inside) else scores
+    return scores
 
 
 class _RowCrossEntropy(torch.autograd.Function):

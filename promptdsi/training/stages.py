@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,53 +22,38 @@ from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
-from promptdsi.training.encoding import Examples, LowerStates, device_of, query_vectors
-from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, log_sum_over
-from promptdsi.training.training import Group, Plan, TrainingLog, train
+from promptdsi.training.encoding import Examples, LowerStates, query_vectors
+from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, log_sum_over_old
+from promptdsi.training.training import Group, Training, TrainingLog, train
 
 
-class Rates(NamedTuple):
-    """Learning rates and decays; prompts and keys never decay."""
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """What bounds new rows so that old documents stay retrievable."""
 
-    encoder: float
-    rows: float
-    prompts: float
-    encoder_decay: float = 0.01
-    row_decay: float = 0.01
-
-
-class Replay(Protocol):
-    """Old queries that are trained on again while new rows train."""
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random query vectors (count, D) and the old rows they should retrieve (count,)."""
+    fix_row_norm: bool = False  # at the initial norms
+    row_norm: str = "mean"  # of D0's rows; or fitted: the norm D0's rows have in such a neighborhood
+    row_norm_scale: float = 1.0  # times that
+    anchor_weight: float = 0.0  # of a penalty on leaving the initial direction
+    softmax_scope: str = "all_seen"  # or new_only
 
 
-class RetentionLoss(NamedTuple):
-    """What keeps old documents retrievable: row norms fixed at their initial values, a penalty `anchor_weight` on leaving the
-    initial direction, and old queries that each step replays."""
+class Replay(NamedTuple):
+    """Vectors of old queries (n, D), and the row each should retrieve (n,): each step draws `size`, whose loss counts `weight`."""
 
-    fix_row_norm: bool = False
-    anchor_weight: float = 0.0
-    replay: Replay | None = None
-    replay_size: int = 0
-    weight: float = 1.0  # of the replayed queries' loss
-
-
-class Softmax(NamedTuple):
-    """What new rows are trained with: scores are multiplied by `scale`, over all seen rows or the new ones alone."""
-
-    scale: float
-    scope: str = "all_seen"
+    vectors: Tensor
+    targets: Tensor
+    size: int = 512
+    weight: float = 1.0
 
 
 def learn_everything(
     model: DSI,
     examples: Examples,
     tokenizer: Tokenizer,
-    rates: Rates,
-    plan: Plan,
+    options: Training,
     *,
+    seed: int = 0,
     checkpoint: Path | None = None,
     what: str = "learning D0",
     progress: Progress = silent,
@@ -78,7 +64,7 @@ def learn_everything(
     """
     world = join()
     model.train()
-    device = device_of(model)
+    device = model.device
     targets = examples.targets.to(device)
     encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters()}
     sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
@@ -98,11 +84,11 @@ def learn_everything(
         return loss
 
     rows = model.rows.blocks[-1] if sharded is None else sharded.parameter
-    groups = [Group(encoder, rates.encoder, rates.encoder_decay), Group({"rows": rows}, rates.rows, rates.row_decay)]
+    groups = [Group(encoder, options.lr, options.encoder_decay), Group({"rows": rows}, options.row_lr, options.row_decay)]
     resume: dict[str, Any] = {}
     if checkpoint and world.size == 1:  # of several processes each would write a checkpoint of its own shard
         resume = {"checkpoint": checkpoint, "identity": identity_of(model, examples)}
-    log = train(step, groups, examples.lengths, plan, **resume, what=what, progress=progress)
+    log = train(step, groups, examples.lengths, options, seed=seed, rank=world.rank, **resume, what=what, progress=progress)
     if sharded is not None:
         model.rows.blocks[-1].data.copy_(sharded.all_rows())
     model.eval()
@@ -113,11 +99,11 @@ def learn_rows(
     model: DSI,
     examples: Examples,
     tokenizer: Tokenizer,
-    rates: Rates,
-    plan: Plan,
-    retention: RetentionLoss,
-    softmax: Softmax,
+    options: Training,
+    limits: RowOptions,
     *,
+    seed: int = 0,
+    replay: Replay | None = None,
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train new rows only, on query vectors computed once."""
@@ -128,29 +114,27 @@ def learn_rows(
     first_new = len(rows) - len(new)
     positions = examples.targets.to(vectors.device) - first_new
     # Neither old rows nor vectors change, so the old rows' part of the softmax is one number per query for the whole training.
-    if softmax.scope == "new_only":
+    if limits.softmax_scope == "new_only":
         old = vectors.new_full((len(vectors),), -torch.inf)
     else:
-        old = log_sum_over(vectors, rows, len(rows.blocks) - 1, scale=softmax.scale)  # (n,)
+        old = log_sum_over_old(vectors, rows, scale=model.scale)  # (n,)
     # Rows deleted before `tune` are still in the block, but no document any more: they must not take part in the softmax.
     deleted = torch.tensor(
         sorted(number - first_new for number in rows.deleted if number >= first_new), dtype=torch.long, device=vectors.device
     )
-    retained = _retention_loss(model, retention, softmax.scale, plan.seed)
-
-    local = examples if examples.siblings is None else examples.moved(first_new)
+    retained = _retention_loss(model, limits, replay, seed)
+    local = examples.moved(first_new)
 
     def step(batch: Numbers) -> Tensor:
         numbers = torch.from_numpy(batch)
         wanted, masked = _assign(local, numbers, vectors[numbers], new, positions)
-        loss = cross_entropy_given_old(
-            vectors[numbers], new, old[numbers], wanted, scale=softmax.scale, deleted=deleted, masked=masked
-        ).mean()
-        return retained(loss)
+        softmax: dict[str, Any] = {"scale": model.scale, "deleted": deleted, "masked": masked}
+        return retained(cross_entropy_given_old(vectors[numbers], new, old[numbers], wanted, **softmax).mean())
 
-    groups = [Group({"rows": new}, rates.rows, rates.row_decay)]
+    groups = [Group({"rows": new}, options.row_lr, options.row_decay)]
     # All vectors have the same size, so batches need no bucketing by length: every example counts as length 1.
-    return train(step, groups, [1] * len(vectors), plan, after_step=_norm_fixer(new, retention), what="learning rows", progress=progress)
+    fix = _norm_fixer(new, limits)
+    return train(step, groups, [1] * len(vectors), options, seed=seed, after_step=fix, what="learning rows", progress=progress)
 
 
 def learn_prompts(
@@ -158,21 +142,21 @@ def learn_prompts(
     examples: Examples,
     states: LowerStates,
     tokenizer: Tokenizer,
-    rates: Rates,
-    plan: Plan,
-    retention: RetentionLoss,
-    softmax: Softmax,
+    options: Training,
+    limits: RowOptions,
     *,
+    seed: int = 0,
+    replay: Replay | None = None,
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train new rows and the strategy's open prompts and keys, from stored states of the frozen lower layers."""
     model.train()
-    device = device_of(model)
+    device = model.device
     targets = examples.targets.to(device)
     new = model.rows.blocks[-1]
     first_new = len(model.rows) - len(new)
-    local = examples if examples.siblings is None else examples.moved(first_new)
-    retained = _retention_loss(model, retention, softmax.scale, plan.seed)
+    local = examples.moved(first_new)
+    retained = _retention_loss(model, limits, replay, seed)
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
@@ -180,16 +164,15 @@ def learn_prompts(
         with autocast(device):
             encoded: Encoded = model(tokens, entering=states.batch(batch.tolist(), tokens), query=states.query[numbers])
         wanted, masked = _assign(local, numbers, encoded.vectors, new, targets - first_new)
-        keywords: dict[str, Any] = {"scale": softmax.scale, "scope": softmax.scope}
-        if masked is not None:
-            keywords["masked"] = masked[0], masked[1] + first_new
-        loss = cross_entropy(encoded.vectors, model.rows, wanted + first_new, **keywords).mean()
-        return retained(loss + encoded.selection.loss)
+        masked = masked and (masked[0], masked[1] + first_new)
+        softmax: dict[str, Any] = {"scale": model.scale, "scope": limits.softmax_scope, "masked": masked}
+        return retained(cross_entropy(encoded.vectors, model.rows, wanted + first_new, **softmax).mean() + encoded.selection.loss)
 
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
     # Lazy: a batch selects a few prompts of a pool, and the others must not move by stale momentum.
-    groups = [Group(prompts, rates.prompts, lazy=True), Group({"rows": new}, rates.rows, rates.row_decay)]
-    log = train(step, groups, examples.lengths, plan, after_step=_norm_fixer(new, retention), what="learning prompts", progress=progress)
+    groups = [Group(prompts, options.lr, lazy=True), Group({"rows": new}, options.row_lr, options.row_decay)]
+    fix = _norm_fixer(new, limits)
+    log = train(step, groups, examples.lengths, options, seed=seed, after_step=fix, what="learning prompts", progress=progress)
     model.eval()
     return log
 
@@ -219,7 +202,7 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=supported)
 
 
-def _norm_fixer(rows: Tensor, retention: RetentionLoss) -> Callable[[], None]:
+def _norm_fixer(rows: Tensor, limits: RowOptions) -> Callable[[], None]:
     """Puts rows back to their initial norms; runs after each optimizer step."""
     norms = rows.detach().norm(dim=1, keepdim=True).clone()  # (n, 1)
 
@@ -227,24 +210,26 @@ def _norm_fixer(rows: Tensor, retention: RetentionLoss) -> Callable[[], None]:
         with torch.no_grad():
             rows.copy_(norms * unit(rows))
 
-    return fix if retention.fix_row_norm else lambda: None
+    return fix if limits.fix_row_norm else lambda: None
 
 
-def _retention_loss(model: DSI, retention: RetentionLoss, scale: float, seed: int) -> Callable[[Tensor], Tensor]:
+def _retention_loss(model: DSI, limits: RowOptions, replay: Replay | None, seed: int) -> Callable[[Tensor], Tensor]:
     """Adds to a batch's loss that of replayed old queries, and the mean squared distance of row directions from their initial ones.
 
     A row starts as its document's vector, which tells more about future queries than the few it is trained on.
     """
-    rows, replay = model.rows.blocks[-1], retention.replay
+    rows = model.rows.blocks[-1]
     start = unit(rows.detach().clone())
     generator = torch.Generator().manual_seed(seed)
 
     def added(loss: Tensor) -> Tensor:
-        if replay is not None and retention.replay_size:
-            vectors, targets = replay.draw(retention.replay_size, generator)
-            loss = loss + retention.weight * cross_entropy(vectors, model.rows, targets, scale=scale).mean()
-        if retention.anchor_weight:
-            loss = loss + retention.anchor_weight * (unit(rows) - start).square().sum(1).mean()
+        if replay is not None:
+            numbers = torch.randint(len(replay.vectors), (replay.size,), generator=generator)
+            loss = (
+                loss + replay.weight * cross_entropy(replay.vectors[numbers], model.rows, replay.targets[numbers], scale=model.scale).mean()
+            )
+        if limits.anchor_weight:
+            loss = loss + limits.anchor_weight * (unit(rows) - start).square().sum(1).mean()
         return loss
 
     return added

@@ -26,7 +26,6 @@ from promptdsi.errors import PromptDSIError
 from promptdsi.files import atomic_write
 from promptdsi.model.path import Numbers
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import join, local
 
 
 class Checkpoint:
@@ -43,7 +42,7 @@ class Checkpoint:
     def save(self, named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, done: int, losses: list[float]) -> None:
         from safetensors.torch import save
 
-        tensors: dict[str, Tensor] = {"random": random_state(device_of(named)), "losses": torch.tensor(losses, dtype=torch.float64)}
+        tensors: dict[str, Tensor] = {"random": self._dropout(named)[0](), "losses": torch.tensor(losses, dtype=torch.float64)}
         for name, parameter in named.items():
             tensors[f"weight:{name}"] = parameter.detach().contiguous()
             for key, value in optimizer.state.get(parameter, {}).items():
@@ -55,22 +54,22 @@ class Checkpoint:
     def load(self, named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, losses: list[float]) -> int:
         """Restore a checkpoint of this same training, if there is one; the number of steps it had done."""
         from safetensors import safe_open
+        from safetensors.torch import load_file
 
         if not self.path.exists():
             return 0
         with safe_open(self.path, "pt") as file:
             header = file.metadata() or {}
-            shapes = {name: list(file.get_slice(f"weight:{name}").get_shape()) for name in named if f"weight:{name}" in file.keys()}  # noqa: SIM118
-            if header.get("identity") != self.identity or shapes != {name: list(p.shape) for name, p in named.items()}:
-                return 0
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if header.get("identity") != self.identity:
+            return 0
+        tensors = load_file(self.path)
         for name, parameter in named.items():
             parameter.data.copy_(tensors[f"weight:{name}"])
         for name, tensor in tensors.items():
             key, _, owner = name.partition(":")
             if owner and key != "weight":
                 optimizer.state[named[owner]][key] = tensor.to(named[owner].device) if tensor.ndim else tensor
-        set_random_state(device_of(named), tensors["random"])
+        self._dropout(named)[1](tensors["random"])
         losses.extend(tensors["losses"].tolist())
         return int(header["done"])
 
@@ -80,25 +79,12 @@ class Checkpoint:
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
-
-def device_of(named: dict[str, nn.Parameter]) -> torch.device:
-    return next(iter(named.values())).device
-
-
-def random_state(device: torch.device) -> Tensor:
-    """The state of the generator that draws dropout on this device."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.mps.get_rng_state() if device.type == "mps" else torch.get_rng_state()
-
-
-def set_random_state(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    elif device.type == "mps":
-        torch.mps.set_rng_state(state)
-    else:
-        torch.set_rng_state(state)
+    def _dropout(self, named: dict[str, nn.Parameter]) -> tuple[Callable[[], Tensor], Callable[[Tensor], None]]:
+        """Get and set the state of the generator that draws dropout on the weights' device."""
+        device = next(iter(named.values())).device
+        module: Any = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type, torch)
+        place = [device] if device.type == "cuda" else []  # the others have one generator
+        return lambda: module.get_rng_state(*place), lambda state: module.set_rng_state(state, *place)
 
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -126,7 +112,24 @@ class Plan:
     epochs: int
     batch_size: int = 128
     schedule: str = "constant"
-    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Plan):
+    """How weights are trained on one corpus. `lr` is the encoder's learning rate, or the prompts' where the encoder is frozen."""
+
+    lr: float
+    row_lr: float
+    encoder_decay: float = 0.01
+    row_decay: float = 0.01
+    row_init: str = "random"  # random, document (its vector) or queries (their mean vector)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstTraining(Training):
+    """How D0 is trained: encoder and rows, rows over the encoder as it is, or nothing, which leaves rows at their initial vectors."""
+
+    learn: str = "everything"  # or rows, or nothing
 
 
 @dataclass
@@ -168,6 +171,8 @@ def train(
     lengths: Sequence[int],
     plan: Plan,
     *,
+    seed: int = 0,
+    rank: int = 0,
     after_step: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -179,16 +184,17 @@ def train(
     `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs after every optimizer
     step, for what must always hold (such as row norms).
     """
+    groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
-    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups if g.named])
+    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups])
     steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
-    torch.manual_seed(plan.seed + 7919 * join().rank)  # dropout: each process draws its own
+    torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
     log = TrainingLog()
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
-    saved = Checkpoint(checkpoint, {"plan": vars(plan), "rates": rates, "of": identity}) if checkpoint else None
+    saved = Checkpoint(checkpoint, {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}) if checkpoint else None
     resumed = saved.load(named, optimizer, log.losses) if saved else 0  # steps done before
     started = last_save = time.monotonic()
-    epochs = (bucketed(lengths, plan.batch_size, seed=plan.seed, epoch=epoch) for epoch in range(plan.epochs))
+    epochs = (bucketed(lengths, plan.batch_size, seed=seed, epoch=epoch) for epoch in range(plan.epochs))
     with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupt:
         advance(resumed)
         for number, batch in enumerate(itertools.chain.from_iterable(epochs)):
@@ -212,7 +218,7 @@ def train(
 
 
 def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int) -> float:
-    for settings, group in zip(optimizer.param_groups, [group for group in groups if group.named], strict=True):
+    for settings, group in zip(optimizer.param_groups, groups, strict=True):
         settings["lr"] = group.lr * rate
     optimizer.zero_grad(set_to_none=True)
     loss = step(batch)
@@ -223,27 +229,21 @@ def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, g
         loss.backward()
     gradients = {name: p.grad for group in groups for name, p in group.named.items() if p.grad is not None}
     _check_finite(gradients, "gradient", number)
-    untouched = [_Untouched(parameter, optimizer) for group in groups if group.lazy for parameter in group.named.values()]
+    lazy = [parameter for group in groups if group.lazy for parameter in group.named.values()]
+    untouched = [entries for parameter in lazy for entries in _untouched(parameter, optimizer)]
     optimizer.step()
-    for entries in untouched:
-        entries.restore()
+    for tensor, mask, before in untouched:
+        tensor[mask] = before
     return value
 
 
-class _Untouched:
-    """Entries of a parameter that got no gradient in this step, with their moments, to be restored after it."""
-
-    def __init__(self, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> None:
-        gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
-        self.mask = ~gradient.flatten(1).any(1)  # (m,)
-        state = optimizer.state.get(parameter, {})
-        moments = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
-        self.tensors = [parameter.data, *moments]
-        self.before = [tensor[self.mask].clone() for tensor in self.tensors]
-
-    def restore(self) -> None:
-        for tensor, before in zip(self.tensors, self.before, strict=True):
-            tensor[self.mask] = before
+def _untouched(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Of a parameter and each of its moments: the tensor, which entries (m,) got no gradient in this step, and those entries."""
+    gradient = parameter.grad if parameter.grad is not None else torch.zeros_like(parameter)
+    mask = ~gradient.flatten(1).any(1)  # (m,)
+    state = optimizer.state.get(parameter, {})
+    moments = [value for value in state.values() if isinstance(value, Tensor) and value.shape == parameter.shape]
+    return [(tensor, mask, tensor[mask].clone()) for tensor in (parameter.data, *moments)]
 
 
 def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
@@ -253,6 +253,11 @@ def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: st
         raise Diverged(
             f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
         )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a tensor that may be sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class _Interruptible:

@@ -16,14 +16,14 @@ from studies import our_module, small_study
 from promptdsi import Corpus
 from promptdsi.bench.plan import read_experiment
 from promptdsi.bench.report import write_report
-from promptdsi.bench.run_records import D0Record, RunRecord
+from promptdsi.bench.run_records import D0Record, RunRecord, changed_params
 from promptdsi.bench.runner import Runner
-from promptdsi.bench.runs import RunStore, changed_params, matrix_of, pack_ranks, unpack_ranks
+from promptdsi.bench.runs import RunStore, matrix_of, pack_ranks, unpack_ranks
 from promptdsi.bench.system_results import collect_results
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.rows_only import RowsOnly
+from promptdsi.methods.promptdsi import RowsOnly
 
 
 @pytest.fixture

@@ -110,12 +110,19 @@ def test_a_scale_that_is_not_there_is_named(folder: Path) -> None:
 
 def test_a_report_that_is_missing_or_wrong_is_named(folder: Path, store: RunStore) -> None:
     (folder / "choose.toml").write_text(SYSTEMS.replace('report = "choosing"', 'report = "poem"'))
-    experiment = read_experiment(folder / "choose.toml", "small")
     with pytest.raises(DataError, match=r"choose\.toml: wants a report 'poem'; .*reports has ablations, "):
-        write_report(experiment, store)
+        read_experiment(folder / "choose.toml", "small")
     (folder / "reports/poem.py").write_text("verses = 4\n")
     with pytest.raises(DataError, match=r"poem\.py: has no function `report\(results\)`"):
-        write_report(experiment, store)
+        write_report(read_experiment(folder / "choose.toml", "small"), store)
+
+
+def test_a_run_is_refused_before_it_starts_where_its_report_is_missing(run: Any, folder: Path, store: RunStore) -> None:
+    both = folder / "both.toml"
+    (folder / "choose.toml").write_text(SYSTEMS.replace('report = "choosing"', 'report = "poem"'))
+    outcome = run("bench", "run", both, folder / "choose.toml", "--scale", "small", "--results", store.folder, "--offline")
+    assert outcome.returncode == 1 and "choose.toml: wants a report 'poem'" in outcome.stderr
+    assert not store.folder.exists()  # not even the experiment whose report is there
 
 
 def test_a_damaged_record_is_named(folder: Path, store: RunStore) -> None:

@@ -71,10 +71,10 @@ def test_search_for_people(index_folder: Path, corpora: list[Corpus], run: Any, 
     outcome = run("search", "index", pair.query.text, "-k", "21", "--explain", "--device", "cpu")
     assert f"[{corpora[0].name}]" in outcome.stdout and "no prompt was used: scores are" in outcome.stdout
     assert f"most similar training query (1.000): {pair.query.text}" in outcome.stdout
-    monkeypatch.setattr("sys.stdin", io.StringIO("tea\n\n  bread  \n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tea\n\n  bread  \n")))
     lines = run("search", "index", "-", "--json", "--device", "cpu").stdout.splitlines()
     assert [json.loads(line)["query"] for line in lines] == ["tea", "bread"]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     assert run("search", "index", "-", "--json", "--device", "cpu").stdout == ""
     old = json.loads(run("search", "index", "tea", "--at", "1", "--json", "--device", "cpu").stdout)
     assert old["generation"] == 1
@@ -105,7 +105,7 @@ def test_search_for_people(index_folder: Path, corpora: list[Corpus], run: Any, 
         (["search", "index", "tea", "--at", "7"], 2, "index has generations 1 to 1, not 7"),
         (["add", "index", "missing"], 1, "missing"),
         (["add", "index", "d1", "--max-drift", "x"], 2, "Invalid value for '--max-drift'"),
-        (["add", "index", "d1", "--on-error", "weep"], 2, "--on-error weep: expected stop or skip"),
+        (["add", "index", "d1", "--on-error", "weep"], 2, "'weep' is not one of 'stop', 'skip'"),
         (["add", "nowhere", "d1"], 1, "nowhere: no index is here"),
         (["create", "index", "d1"], 1, "index: is an index already; add to it with `promptdsi add`, or create another elsewhere"),
         (["create", "new", "d1", "--set", "fit_epochs"], 2, "--set fit_epochs: expected KEY=VALUE"),

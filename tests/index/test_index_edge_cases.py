@@ -304,7 +304,7 @@ def test_odd_names_and_words_on_the_command_line(place: Path, run: Any, tmp_path
         outcome = run("create", "new", "x.jsonl", "--set", setting)
         assert outcome.returncode == 2 and says in outcome.stderr, outcome.stderr
     twice = run("create", "new", "x.jsonl", "--set", "fit_epochs=1", "--set", "fit_epochs.a=2")
-    assert twice.returncode == 2 and "fit_epochs was given a value before" in twice.stderr and not (tmp_path / "new").exists()
+    assert twice.returncode == 2 and "fit.epochs={'a': 2}: expected a whole number" in twice.stderr and not (tmp_path / "new").exists()
     long = run("search", "index", "water " * 100, "--device", "cpu")
     assert "1 queries are longer than 24 tokens and were truncated" in long.stderr
 

@@ -11,7 +11,7 @@ import tiny
 import torch
 
 from promptdsi import Corpus
-from promptdsi.bench.protocol import union
+from promptdsi.corpus.corpus import merge_corpora
 from promptdsi.errors import UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
@@ -106,14 +106,14 @@ def test_dsi_plus_plus_replays_one_pseudo_query_of_a_share_of_the_earlier_docume
     texts = {text for _, text in pseudo} | {
         text for _, text in {(pair.docid, pair.text) for pair in training_pairs_of(corpora[2], pseudo=3, seed=0, annotated=False)}
     }
-    assert {pair.text for pair in method.replay_.pairs} == texts  # pseudo-queries only, of all corpora so far
+    assert {pair.text for pair in method.replay_} == texts  # pseudo-queries only, of all corpora so far
     replayed_pairs = small.method("dsi++", backbone, replay=0.25, pseudo_queries=3, seed=0).begin_from(d0, corpora[0]).replayed()
     assert all((pair.docid, pair.text) in pseudo for pair in replayed_pairs)
-    assert method.extra_bytes() == sum(len(pair.text.encode()) + len(pair.docid.encode()) for pair in method.replay_.pairs)
+    assert method.extra_bytes() == sum(len(pair.text.encode()) + len(pair.docid.encode()) for pair in method.replay_)
 
 
 def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: list[Corpus], d0: Any, trained_on: list[Examples]) -> None:
-    merged = union(corpora[1:])
+    merged = merge_corpora(corpora[1:], "all")
     multi = small.method("multi", backbone).begin_from(d0, corpora[0]).add(merged)
     joint = small.method("joint", backbone).begin_from(d0, corpora[0]).add(merged)
     new = {document.docid for document in merged.documents}
@@ -124,7 +124,7 @@ def test_multi_and_joint_learn_the_new_corpora_together(backbone: str, corpora: 
 
 
 def test_the_union_of_corpora_holds_each_document_and_query_once(corpora: list[Corpus]) -> None:
-    merged = union(corpora[1:])
+    merged = merge_corpora(corpora[1:], "all")
     assert merged.documents == [document for corpus in corpora[1:] for document in corpus.documents]
     assert len({query.queryid for query in merged.queries}) == len(merged.queries)
     assert sorted(merged.pairs("train")) == sorted(pair for corpus in corpora[1:] for pair in corpus.pairs("train"))
@@ -132,8 +132,9 @@ def test_the_union_of_corpora_holds_each_document_and_query_once(corpora: list[C
 
 def test_rehearsal_draws_real_old_queries_and_labels_them_right(backbone: str, corpora: list[Corpus], d0: Any) -> None:
     method = small.method("rehearsal", backbone, rehearsed=40).begin_from(d0, corpora[0]).add(corpora[1])
-    old = method.retention().replay
-    points, labels = old.draw(40, torch.Generator().manual_seed(0))
+    old = method.old_queries()
+    assert old.size == 40
+    points, labels = old.vectors[::7], old.targets[::7]
     pairs = [*method.training_pairs(corpora[0]), *method.training_pairs(corpora[1], new=True)]
     vectors = method.encode([pair.text for pair in pairs])
     assert len(old.vectors) == len(pairs)

@@ -18,11 +18,11 @@ from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.methods import dpr
 from promptdsi.methods.bm25 import BM25
 from promptdsi.methods.dpr import DPR, learn_towers, ranking_loss, tower_pairs, with_hard_negatives
-from promptdsi.methods.options import Training
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
+from promptdsi.training import encoding
 from promptdsi.training.encoding import TrainingPair
-from promptdsi.training.training import Plan, TrainingLog
+from promptdsi.training.training import Training, TrainingLog
 
 SMALL: dict[str, Any] = {"max_tokens": 24, "passage_tokens": 40, "batch_size": 8, "device": "cpu", "offline": True, "pooling": "mean"}
 CLOSE: Any = {"atol": 1e-5, "rtol": 1e-4}
@@ -65,12 +65,12 @@ def step_of(monkeypatch: pytest.MonkeyPatch, *, dropout: float) -> tuple[Any, dp
         return TrainingLog()
 
     monkeypatch.setattr(dpr, "train", hold)
-    learn_towers(towers, triples, passages, ranking_loss(), Training(epochs=1, lr=0.1, row_lr=0.0, schedule="constant"), Plan(1))
+    learn_towers(towers, triples, passages, ranking_loss(), Training(epochs=1, lr=0.1, row_lr=0.0))
     return steps[0], towers, triples, passages
 
 
 def test_a_step_is_the_loss_of_texts_encoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpr, "TOKENS_PER_BATCH", 8)  # several parts of different lengths
+    monkeypatch.setattr(encoding, "TOKENS_PER_BATCH", 8)  # several parts of different lengths
     step, towers, triples, passages = step_of(monkeypatch, dropout=0.0)
     assert towers.queries.training and towers.documents.training
 
@@ -182,7 +182,7 @@ def test_what_is_loaded_searches_and_adds_alike(corpora: list[Corpus], learned: 
 def test_what_cannot_be_done_is_said(corpora: list[Corpus], backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="hard_negatives=-1 is less than 0"):
         DPR.from_params(SMALL | {"backbone": backbone, "hard_negatives": -1}).fit(corpora[0])
-    with pytest.raises(UsageError, match=r"max_tokens=65, passage_tokens=40 but the backbone .* reads 3 to 64"):
+    with pytest.raises(UsageError, match=r"max_tokens=65 but the backbone .* reads 3 to 64"):
         DPR.from_params(SMALL | {"backbone": backbone, "max_tokens": 65}).fit(corpora[0])
     for module in ("sentence_transformers", "sentence_transformers.sentence_transformer.losses"):
         monkeypatch.setitem(sys.modules, module, None)

@@ -15,8 +15,8 @@ import torch
 
 from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.model import backbone as backbone_module
-from promptdsi.model.backbone import encoder_from, load_backbone
-from promptdsi.model.encoder import Tokens
+from promptdsi.model.backbone import load_backbone
+from promptdsi.model.encoder import Tokens, encoder_from
 from promptdsi.model.families import read_config, read_weights
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

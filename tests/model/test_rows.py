@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
@@ -14,8 +12,8 @@ from promptdsi.engine.row_table import RowTable
 from promptdsi.model import rows as rows_module
 from promptdsi.model.rows import Rows
 from promptdsi.training import objectives
-from promptdsi.training.encoding import mean_by_row
-from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over
+from promptdsi.training.encoding import mean_by_position
+from promptdsi.training.objectives import cross_entropy, cross_entropy_given_old, log_sum_over_old
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +69,7 @@ def test_a_constant_scorer_scores_at_chance() -> None:
 def test_growing_freezes_what_was_there_and_a_dead_docid_may_come_again() -> None:
     rows = random_rows(3, 2)
     assert [block.requires_grad for block in rows.blocks] == [False, True]
-    assert rows.learning is rows.blocks[1] and len(rows.frozen) == 1
+    assert rows.learning is rows.blocks[1] and not rows.blocks[0].requires_grad
     with pytest.raises(ValueError, match="'doc0005' is there already"):
         rows.grow(["doc0005"], torch.zeros(1, 4))
     rows.delete(["doc0005"])
@@ -193,7 +191,7 @@ def test_old_rows_as_one_number_give_the_same_loss_and_gradient() -> None:
     loss = cross_entropy(vectors, rows, targets, scale=2.0)
     new = rows.blocks[-1]
     (expected,) = torch.autograd.grad(loss.sum(), new)
-    old = log_sum_over(vectors, rows, 2, scale=2.0)
+    old = log_sum_over_old(vectors, rows, scale=2.0)
     quick = cross_entropy_given_old(vectors, new, old, targets - 8, scale=2.0)
     torch.testing.assert_close(quick, loss, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(torch.autograd.grad(quick.sum(), new)[0], expected, atol=1e-5, rtol=1e-5)
@@ -204,24 +202,23 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
     monkeypatch.setattr(rows_module, "CHUNK", 1000)
     monkeypatch.setattr(objectives, "STORED_SCORES", 0)
     largest = 0
-    scores = objectives._scores
+    mask_deleted = objectives.mask_deleted
 
-    def watch(vectors: torch.Tensor, first: int, piece: torch.Tensor, scale: float, deleted: torch.Tensor, *masked: Any) -> torch.Tensor:
+    def watch(scores: torch.Tensor, first: int, deleted: torch.Tensor) -> torch.Tensor:
         nonlocal largest
-        product = scores(vectors, first, piece, scale, deleted, *masked)
-        largest = max(largest, product.numel())
-        return product
+        largest = max(largest, scores.numel())
+        return mask_deleted(scores, first, deleted)
 
-    monkeypatch.setattr(objectives, "_scores", watch)
+    monkeypatch.setattr(objectives, "mask_deleted", watch)
     rows = random_rows(20_000, 10)
     vectors = torch.randn(8, 4, requires_grad=True)
     cross_entropy(vectors, rows, torch.full((8,), 20_003)).sum().backward()
     assert largest == 8 * 1000
     largest = 0
-    log_sum_over(torch.randn(5000, 4), rows, 1)
+    log_sum_over_old(torch.randn(5000, 4), rows)
     assert largest == rows_module.QUERIES_AT_ONCE * 1000
 
 
-def test_mean_by_row() -> None:
+def test_mean_by_position() -> None:
     vectors = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]])
-    assert mean_by_row(vectors, torch.tensor([7, 7, 8]), 7, 3).tolist() == [[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]
+    assert mean_by_position(vectors, torch.tensor([0, 0, 1]), 3).tolist() == [[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]

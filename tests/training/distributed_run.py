@@ -13,7 +13,7 @@ from promptdsi.methods.options import merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import load_backbone
 from promptdsi.training import stages, training
-from promptdsi.training.distributed import join, local
+from promptdsi.training.distributed import join
 from promptdsi.training.encoding import tokenize_pairs, training_pairs_of
 
 STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
@@ -33,12 +33,12 @@ def main(output: Path, backbone: str) -> None:
 
     def watch(tensors: dict[str, torch.Tensor], kind: str, number: int) -> None:
         if kind == "gradient" and number == 0:
-            first.update({name: local(tensor).clone() for name, tensor in tensors.items()})
+            first.update({name: training.local(tensor).clone() for name, tensor in tensors.items()})
         check(tensors, kind, number)
 
     training._check_finite = watch
-    rates = stages.Rates(5e-5, 1e-3, 0.0, 0.01, 0.0)
-    log = stages.learn_everything(method.model_, examples, method.tokenizer_, rates, training.Plan(1, BATCH))
+    options = training.Training(epochs=1, batch_size=BATCH, lr=5e-5, row_lr=1e-3, row_decay=0.0)
+    log = stages.learn_everything(method.model_, examples, method.tokenizer_, options)
     rows = first.pop("rows")
     shard = {"rows": rows, "losses": torch.tensor(log.losses, dtype=torch.float64)} | first
     shard |= {"learned_rows": method.model_.rows.blocks[0].detach().clone()}

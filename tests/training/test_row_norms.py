@@ -10,12 +10,11 @@ import tiny
 import torch
 
 from promptdsi import Corpus
-from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.rows_only import RowsOnly
+from promptdsi.methods.promptdsi import PromptDSI, RowsOnly
 from promptdsi.model.path import unit
 from promptdsi.training.objectives import LARGEST, NEIGHBORS, SMALLEST, fitted_norms
-from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_rows
-from promptdsi.training.training import Plan
+from promptdsi.training.stages import RowOptions, learn_rows
+from promptdsi.training.training import Training
 
 
 def directions(count: int, seed: int, width: int = 12) -> torch.Tensor:
@@ -59,29 +58,29 @@ def test_a_rule_of_few_rows_cannot_run_away() -> None:
         assert torch.equal(fitted_norms(few, directions(3, 1), default=1.1), torch.full((3, 1), 1.1))
 
 
-def learned(retention: RetentionLoss, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
+def learned(limits: RowOptions, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
     """New rows before and after learning, from a model of a few hundred weights."""
     from test_stages import TOKENIZER, examples
 
     model = tiny.begun("none", scale=2.0)
     new = model.rows.blocks[-1]
     before = new.detach().clone()
-    learn_rows(model, examples(5, 6, 5, 6, 5), TOKENIZER, Rates(0.0, lr, 0.0, 0.0, 0.0), Plan(20, 2), retention, Softmax(model.scale))
+    learn_rows(model, examples(5, 6, 5, 6, 5), TOKENIZER, Training(epochs=20, batch_size=2, lr=0.0, row_lr=lr, row_decay=0.0), limits)
     return before, new.detach()
 
 
 def test_each_row_keeps_the_length_it_started_with() -> None:
-    before, after = learned(RetentionLoss(fix_row_norm=True))
+    before, after = learned(RowOptions(fix_row_norm=True))
     assert torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-5)
     assert len(before.norm(dim=1).unique()) > 1 and not torch.allclose(after, before, atol=1e-2)
-    before, after = learned(RetentionLoss())
+    before, after = learned(RowOptions())
     assert not torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
 
 
 def test_an_anchor_holds_rows_near_where_they_started_the_more_the_stronger() -> None:
     moved = []
     for anchor in (0.0, 1.0, 30.0):
-        before, after = learned(RetentionLoss(fix_row_norm=True, anchor_weight=anchor), lr=0.01)
+        before, after = learned(RowOptions(fix_row_norm=True, anchor_weight=anchor), lr=0.01)
         moved.append(float((unit(after) - unit(before)).norm(dim=1).mean()))
     assert moved[0] > moved[1] > moved[2]
 

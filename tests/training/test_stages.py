@@ -18,13 +18,13 @@ from promptdsi.model.path import unit
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import stages
 from promptdsi.training.encoding import EncodingCache, Examples, lower_states, query_vectors, uncached_seconds, use_cache
-from promptdsi.training.stages import Rates, RetentionLoss, Softmax, learn_everything, learn_prompts, learn_rows
-from promptdsi.training.training import Group, Plan, TrainingLog, train
+from promptdsi.training.stages import Replay, RowOptions, learn_everything, learn_prompts, learn_rows
+from promptdsi.training.training import Group, Plan, Training, TrainingLog, train
 
 WORDS = ["tea", "water", "owl", "night", "boat", "lock", "hot", "how", "why", "who"]
 TOKENIZER = tiny.tokenizer(WORDS)
 TEXTS = ["how hot tea water", "owl night", "why lock boat", "tea", "who owl why night hot"]
-RATES = Rates(encoder=0.01, rows=0.02, prompts=0.03, encoder_decay=0.4, row_decay=0.5)
+OPTIONS = Training(epochs=1, lr=0.01, row_lr=0.02, encoder_decay=0.4, row_decay=0.5)
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 
 
@@ -54,18 +54,18 @@ def plain(vectors: Tensor, model: DSI, targets: Tensor, scale: float, first: int
 @pytest.mark.parametrize("name", ["l2p", "s++", "coda", "topic"])
 @pytest.mark.parametrize("scope", ["all_seen", "new_only"])
 def test_a_step_with_prompts(name: str, scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.begun(name, scale=3.0)
+    model = tiny.begun(name, scale=4.5)
     model.encoder.freeze()
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
     states = lower_states(model, data.ids, TOKENIZER)
-    learn_prompts(model, data, states, TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(4.5, scope))
+    learn_prompts(model, data, states, TOKENIZER, OPTIONS, RowOptions(softmax_scope=scope))
     model.train()
     encoded = model(TOKENIZER.pad(data.ids))
     expected = plain(encoded.vectors, model, data.targets, 4.5, 5 if scope == "new_only" else 0) + encoded.selection.loss
     torch.testing.assert_close(captured.loss, expected, **CLOSE)
     prompts, rows = captured.groups
-    assert (prompts.lr, prompts.decay, prompts.lazy) == (0.03, 0.0, True)
+    assert (prompts.lr, prompts.decay, prompts.lazy) == (0.01, 0.0, True)
     assert set(prompts.named) == {f"prompts.{n}" for n, p in model.prompt_pool.named_parameters() if p.requires_grad}
     assert (rows.lr, rows.decay, list(rows.named)) == (0.02, 0.5, ["rows"]) and rows.named["rows"] is model.rows.blocks[-1]
     if name in ("l2p", "s++"):
@@ -78,18 +78,18 @@ def test_dropout_is_on_while_prompts_learn(monkeypatch: pytest.MonkeyPatch) -> N
     model = tiny.begun("s++", encoder_changes={"dropout": 0.5})
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
-    learn_prompts(model, data, lower_states(model, data.ids, TOKENIZER), TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(model.scale))
+    learn_prompts(model, data, lower_states(model, data.ids, TOKENIZER), TOKENIZER, OPTIONS, RowOptions())
     model.train()
     assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 
 
 @pytest.mark.parametrize("scope", ["all_seen", "new_only"])
 def test_a_step_on_rows_alone(scope: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.begun("none", scale=3.0)
+    model = tiny.begun("none", scale=4.5)
     model.rows.delete(["b", "m1"])
     captured = Captured(monkeypatch)
     data = examples(5, 5, 5, 5, 5)
-    learn_rows(model, data, TOKENIZER, RATES, Plan(1), RetentionLoss(), Softmax(4.5, scope))
+    learn_rows(model, data, TOKENIZER, OPTIONS, RowOptions(softmax_scope=scope))
     scores = 4.5 * model.unprompted(TOKENIZER.pad(data.ids)) @ torch.cat([block.detach() for block in model.rows.blocks]).T
     scores[:, [1, 6]] = -torch.inf  # deleted rows are in no softmax, old or new
     if scope == "new_only":
@@ -99,31 +99,22 @@ def test_a_step_on_rows_alone(scope: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert (rows.lr, rows.decay) == (0.02, 0.5)
 
 
-class FixedReplay:
-    """Two old queries, drawn in turn."""
-
-    vectors, targets = unit(torch.arange(16.0).reshape(2, tiny.WIDTH) - 5), torch.tensor([1, 3])
-
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        numbers = torch.arange(count) % 2
-        return self.vectors[numbers], self.targets[numbers]
-
-
 @pytest.mark.parametrize("name", ["none", "l2p"])
 def test_replayed_queries_add_their_own_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny.begun(name, scale=2.0)
+    model = tiny.begun(name, scale=4.5)
     captured = Captured(monkeypatch)
     data = examples(5, 6, 5, 6, 5)
     losses = []
-    for retention in (RetentionLoss(), RetentionLoss(replay=FixedReplay(), replay_size=8, weight=0.5)):
+    old = Replay(unit(torch.arange(16.0).reshape(2, tiny.WIDTH) - 5), torch.tensor([1, 3]), size=8, weight=0.5)
+    for replay in (None, old):
         if name == "none":
-            learn_rows(model, data, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
+            learn_rows(model, data, TOKENIZER, OPTIONS, RowOptions(), seed=4, replay=replay)
         else:
-            states = lower_states(model, data.ids, TOKENIZER)
-            learn_prompts(model, data, states, TOKENIZER, RATES, Plan(1, seed=4), retention, Softmax(4.5))
+            learn_prompts(model, data, lower_states(model, data.ids, TOKENIZER), TOKENIZER, OPTIONS, RowOptions(), seed=4, replay=replay)
         losses.append(captured.loss.detach())
-    vectors, old = FixedReplay().draw(8, torch.Generator())
-    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(vectors, model, old, 4.5), **CLOSE)
+    numbers = torch.randint(2, (8,), generator=torch.Generator().manual_seed(4))
+    assert set(numbers.tolist()) == {0, 1}
+    torch.testing.assert_close(losses[1] - losses[0], 0.5 * plain(old.vectors[numbers], model, old.targets[numbers], 4.5), **CLOSE)
 
 
 def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,14 +122,14 @@ def test_d0_learns_everything_with_dropout(monkeypatch: pytest.MonkeyPatch) -> N
     model.rows.grow(["a", "b", "c"], torch.randn(3, tiny.WIDTH))
     captured = Captured(monkeypatch)
     data = examples(0, 1, 2, 0, 1)
-    learn_everything(model, data, TOKENIZER, RATES, Plan(1))
+    learn_everything(model, data, TOKENIZER, OPTIONS)
     torch.testing.assert_close(captured.loss, plain(model.unprompted(TOKENIZER.pad(data.ids)), model, data.targets, 2.0), **CLOSE)
     encoder, rows = captured.groups
     assert (encoder.lr, encoder.decay, rows.lr, rows.decay) == (0.01, 0.4, 0.02, 0.5)
     assert len(encoder.named) == len(list(model.encoder.parameters()))
     dropping = tiny.model("none", encoder_changes={"dropout": 0.5})
     dropping.rows.grow(["a", "b", "c"], torch.randn(3, tiny.WIDTH))
-    learn_everything(dropping, data, TOKENIZER, RATES, Plan(1))
+    learn_everything(dropping, data, TOKENIZER, OPTIONS)
     dropping.train()
     assert captured.step(np.arange(5)).item() != captured.step(np.arange(5)).item()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,10 +39,10 @@ class Toy:
         inputs = nn.functional.dropout(self.inputs[torch.from_numpy(batch)], 0.3)
         return ((inputs @ self.weight - 1) ** 2).mean()
 
-    def run(self, checkpoint: Path | None = None, **plan: object) -> TrainingLog:
+    def run(self, checkpoint: Path | None = None, *, seed: int = 5, **plan: Any) -> TrainingLog:
         groups = [Group({"weight": self.weight}, 0.05, 0.1)]
-        settings: dict[str, object] = {"epochs": 3, "batch_size": 8, "schedule": "linear", "seed": 5} | plan
-        return train(self.step, groups, LENGTHS, Plan(**settings), checkpoint=checkpoint)  # type: ignore[arg-type]
+        settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "schedule": "linear"} | plan
+        return train(self.step, groups, LENGTHS, Plan(**settings), seed=seed, checkpoint=checkpoint)
 
 
 def test_same_seed_same_bits_other_seed_other_bits() -> None:

@@ -27,8 +27,8 @@ from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokeni
 from promptdsi.model.path import Tokenizer
 from promptdsi.training.encoding import Examples, TrainingPair, lower_states, tokenize_pairs, training_pairs_of
 from promptdsi.training.objectives import cross_entropy
-from promptdsi.training.stages import Rates, Softmax, learn_rows
-from promptdsi.training.training import Plan, bucketed
+from promptdsi.training.stages import learn_rows
+from promptdsi.training.training import bucketed
 from tools import evidence
 from tools.bench.plain_step import PROMPTED_LAYER, PlainStep
 
@@ -152,11 +152,8 @@ def rows_only(rows: int) -> float:
     docids = {document.docid for document in documents}
     pairs = [pair for pair in training_pairs_of(corpus, pseudo=8, seed=0) if pair.docid in docids][:ROWS_ONLY_QUERIES]
     examples = tokenize_pairs(pairs, model.rows, method.tokenizer_, max_tokens=32)
-    options = method.add_options
-    rates = Rates(0.0, options.row_lr, 0.0, 0.0, options.row_decay)
-    plan = Plan(options.epochs, options.batch_size, options.schedule, 0)
     started = time.perf_counter()
-    learn_rows(model, examples, method.tokenizer_, rates, plan, method.retention(), Softmax(model.scale))
+    learn_rows(model, examples, method.tokenizer_, method.add_options, method.rows)
     return time.perf_counter() - started
 
 

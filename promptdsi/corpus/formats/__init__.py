@@ -1,41 +1,26 @@
-"""Corpus formats on disk. A new one is one file here with a NAME, `recognizes`, `read` and `write`; nothing else lists it."""
+"""Corpus formats on disk. A new one is one file here, and nothing else lists it. It has a NAME and
+
+recognizes(path) -> bool                                    by name and kind of file
+read(path, notes, *, max_unknown, splits) -> Corpus         strictly: errors carry file and line; files of other splits are not opened
+write(corpus, path)                                         so that `read` gives an equal corpus; ValueError for what it cannot hold
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
 
-from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError
 
-__all__ = ["Format", "format_of", "formats"]
 
-
-class Format(Protocol):
-    """A module of this folder: one way to keep a corpus on disk."""
-
-    NAME: str
-
-    def recognizes(self, path: Path) -> bool:
-        """Whether the path looks like this format, by name and kind of file."""
-
-    def read(self, path: Path, notes: ReadNotes, *, max_unknown: int, splits: Sequence[str]) -> Corpus:
-        """Read strictly; errors carry file and line. Files of other splits are not opened."""
-
-    def write(self, corpus: Corpus, path: Path) -> None:
-        """Write so that `read` gives an equal corpus, or raise ValueError for what this format cannot hold."""
-
-
-def formats() -> dict[str, Format]:
+def formats() -> dict[str, ModuleType]:
     """Formats by name, in the order in which a path is tried; `folder` takes any folder with a text file, so it comes last."""
-    modules = modules_of(sys.modules[__name__])
-    return {name: cast("Format", modules[name]) for name in sorted(modules, key=lambda name: (name == "folder", name))}
+    return dict(sorted(modules_of(sys.modules[__name__]).items(), key=lambda item: item[0] == "folder"))
 
 
-def format_of(path: Path) -> Format:
+def format_of(path: Path) -> ModuleType:
     """The format of a path, or an error that names the known ones."""
     if not path.exists():
         raise DataError("does not exist", path=path)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from promptdsi.corpus import reading
 from promptdsi.corpus.corpus import SPLITS, Corpus, Judgement, ReadNotes, check_id
-from promptdsi.corpus.reading import Line, decode, excerpt, parse_lines
+from promptdsi.corpus.reading import Line, decode, excerpt, parse_lines, plain_or_gz
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
 
 NAME = "beir"
-HEADER = "query-id\tcorpus-id\tscore"
+HEADER = b"query-id\tcorpus-id\tscore\n"
 HEADER_FIRST_COLUMNS = frozenset({"query-id", "query_id", "queryid", "qid", "query"})
 NAMED = 5  # all unknown ids are counted, this many are named
 
@@ -57,7 +59,7 @@ def write(corpus: Corpus, path: Path) -> None:
             raise ValueError(f"split {split!r} is not one of {', '.join(SPLITS)}")
         if judgements:
             with atomic_write(path / "qrels" / f"{split}.tsv") as file:
-                file.writelines([HEADER.encode() + b"\n", *map(_qrels_line, judgements)])
+                file.writelines([HEADER, *map(qrels_line, judgements)])
     if corpus.queries:
         with atomic_write(path / "queries.jsonl") as file:
             file.writelines(map(reading.query_line, corpus.queries))
@@ -67,35 +69,24 @@ def write(corpus: Corpus, path: Path) -> None:
 
 def _check_consistent(corpus: Corpus) -> None:
     """Raise ValueError for a corpus that the reader would refuse."""
-    docids = [document.docid for document in corpus.documents]
-    queryids = [query.queryid for query in corpus.queries]
+    docids = Counter(document.docid for document in corpus.documents)
+    queryids = Counter(query.queryid for query in corpus.queries)
     for what, ids in (("docid", docids), ("query id", queryids)):
-        if len(set(ids)) != len(ids):
-            duplicate = next(identifier for identifier in ids if ids.count(identifier) > 1)
-            raise ValueError(f"{what} {duplicate!r} stands twice")
-    known_queries, known_docids = set(queryids), set(docids)
-    for judgements in corpus.qrels.values():
-        for judgement in judgements:
-            if judgement.queryid not in known_queries or judgement.docid not in known_docids:
-                raise ValueError(f"a judgement names the unknown {judgement.queryid!r} or {judgement.docid!r}")
+        if twice := [identifier for identifier, count in ids.items() if count > 1]:
+            raise ValueError(f"{what} {twice[0]!r} stands twice")
+    for judgement in chain.from_iterable(corpus.qrels.values()):
+        if judgement.queryid not in queryids or judgement.docid not in docids:
+            raise ValueError(f"a judgement names the unknown {judgement.queryid!r} or {judgement.docid!r}")
 
 
-def _qrels_line(judgement: Judgement) -> bytes:
+def qrels_line(judgement: Judgement) -> bytes:
     check_id(judgement.queryid, "query-id")
     check_id(judgement.docid, "corpus-id")
     return f"{judgement.queryid}\t{judgement.docid}\t{judgement.score}\n".encode()
 
 
-def plain_or_gz(path: Path) -> Path | None:
-    """The plain file or its .gz, whichever exists; both at once are an error."""
-    packed = path.with_name(path.name + ".gz")
-    if path.exists() and packed.exists():
-        raise DataError(f"stands beside {packed.name}; keep one of the two", path=path)
-    return path if path.exists() else packed if packed.exists() else None
-
-
-def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
-    """Judgements with their line numbers. A header row is detected, not assumed."""
+def read_qrels(path: Path, notes: ReadNotes) -> dict[Judgement, int]:
+    """Judgements with the line of their first mention. A header row is detected, not assumed."""
     scores: dict[tuple[str, str], int] = {}
     started = False
 
@@ -113,12 +104,12 @@ def read_qrels(path: Path, notes: ReadNotes) -> list[tuple[int, Judgement]]:
             raise ValueError(f"{judgement.queryid!r} and {judgement.docid!r} were judged {earlier} before, now {judgement.score}")
         return judgement
 
-    judgements: dict[Judgement, int] = {}  # with the line of their first mention
+    judgements: dict[Judgement, int] = {}
     for number, judgement in parse_lines(path, notes, parse):
         if judgement is not None:
             notes.count("judgements repeated, kept once", judgement in judgements)
             judgements.setdefault(judgement, number)
-    return [(number, judgement) for judgement, number in judgements.items()]
+    return judgements
 
 
 def _judgement(values: list[str]) -> Judgement:
@@ -135,19 +126,18 @@ def _judgement(values: list[str]) -> Judgement:
 
 def _known_only(
     path: Path,
-    judgements: list[tuple[int, Judgement]],
+    judgements: dict[Judgement, int],
     queryids: set[str],
     docids: set[str],
     notes: ReadNotes,
     max_unknown: int,
 ) -> list[Judgement]:
-    unknown = [(n, j) for n, j in judgements if j.queryid not in queryids or j.docid not in docids]
+    unknown = {j: None for j in judgements if j.queryid not in queryids or j.docid not in docids}
     if len(unknown) > max_unknown and not notes.skip:
-        number, first = unknown[0]
+        first = next(iter(unknown))
         what = f"document {first.docid!r}" if first.docid not in docids else f"query {first.queryid!r}"
-        names = ", ".join(excerpt(j.docid if j.docid not in docids else j.queryid) for _, j in unknown[:NAMED])
+        names = ", ".join(excerpt(j.docid if j.docid not in docids else j.queryid) for j in list(unknown)[:NAMED])
         problem = f"judges the unknown {what}; {len(unknown):,} such rows ({names}{', …' if len(unknown) > NAMED else ''})"
-        raise DataError(f"{problem}, {max_unknown:,} allowed (--max-unknown)", path=path, line=number)
+        raise DataError(f"{problem}, {max_unknown:,} allowed (--max-unknown)", path=path, line=judgements[first])
     notes.count(f"judgements in {path.name} name unknown queries or documents and were left out", len(unknown))
-    left_out = {number for number, _ in unknown}
-    return [judgement for number, judgement in judgements if number not in left_out]
+    return [judgement for judgement in judgements if judgement not in unknown]

@@ -13,8 +13,6 @@ from promptdsi.corpus.corpus import Document
 from promptdsi.discovery import import_all
 from promptdsi.errors import UsageError
 
-__all__ = ["Generator", "batch_seed", "generators", "make_generator", "options_of", "unique_queries"]
-
 
 @dataclass(kw_only=True)
 class Generator(ABC):

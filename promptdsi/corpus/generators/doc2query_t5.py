@@ -10,6 +10,7 @@ import contextlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from promptdsi.corpus.corpus import Document
@@ -35,7 +36,7 @@ class Doc2QueryT5(Generator):
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         import torch
 
-        model, tokenizer = self._load()
+        model, tokenizer = self._loaded
         texts = [f"{document.title} {document.text}".strip() for document in documents]
         tokens = tokenizer(texts, return_tensors="pt", padding=True, truncation=True, max_length=512).to(model.device)  # (B, T)
         torch.manual_seed(batch_seed(self.seed, documents))
@@ -46,20 +47,19 @@ class Doc2QueryT5(Generator):
         for number in range(len(documents)):
             yield written[number * self.per_document : (number + 1) * self.per_document]
 
-    def _load(self) -> tuple[Any, Any]:
-        if not hasattr(self, "_loaded"):
-            from safetensors import SafetensorError
-            from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any]:
+        from safetensors import SafetensorError
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-            local = self.offline or offline_by_environment()
-            try:
-                tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local, trust_remote_code=False)
-                with contextlib.redirect_stderr(io.StringIO()):  # hide the loading bar; progress is shown per document
-                    model = AutoModelForSeq2SeqLM.from_pretrained(
-                        self.model, local_files_only=local, trust_remote_code=False, use_safetensors=True
-                    )
-            except (OSError, ValueError, SafetensorError) as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise OfflineError(f"could not load the model {self.model}: {reason}; --model takes a local folder too") from None
-            self._loaded = model.to(self.device).eval(), tokenizer
-        return self._loaded
+        local = self.offline or offline_by_environment()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(self.model, local_files_only=local, trust_remote_code=False)
+            with contextlib.redirect_stderr(io.StringIO()):  # hide the loading bar; progress is shown per document
+                model = AutoModelForSeq2SeqLM.from_pretrained(
+                    self.model, local_files_only=local, trust_remote_code=False, use_safetensors=True
+                )
+        except (OSError, ValueError, SafetensorError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise OfflineError(f"could not load the model {self.model}: {reason}; --model takes a local folder too") from None
+        return model.to(self.device).eval(), tokenizer

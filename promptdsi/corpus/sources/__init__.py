@@ -15,8 +15,6 @@ from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError, UsageError
 from promptdsi.progress import Progress, silent
 
-__all__ = ["Request", "SourceData", "build_stream", "source_names", "source_of"]
-
 DEFAULT_NEW, DEFAULT_SHARE = 5, 0.02  # 90 % + 5 × 2 %, as in the paper
 
 
@@ -106,8 +104,11 @@ def build_stream(
     data = source.build(replace(request, name=rest))
     if data.default_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
         return data.default_stream
-    corpus = data.corpus
-    extra = [tune_corpus(corpus, limit or len(corpus), tune, seed=request.seed)] if tune else []
+    corpus, extra, size = data.corpus, [], len(data.corpus) if limit is None else limit
+    if tune and len(corpus) < size + tune:
+        raise UsageError(f"{tune} documents beside a sample of {size:,} were asked for, but there are only {len(corpus):,}")
+    if tune:
+        extra = [sample(corpus, tune, seed=request.seed, after=size, name="tune")]
     if limit is not None:
         corpus = sample(corpus, limit, seed=request.seed)
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
@@ -122,14 +123,3 @@ def build_stream(
         corpora = split_at_random(corpus, new=new, share=share, seed=request.seed)
         rule |= {"new": new, "share": share}
     return Stream(corpus.name, corpora, rule, data.origin, data.licence, extra)
-
-
-def tune_corpus(corpus: Corpus, limit: int, size: int, *, seed: int) -> Corpus:
-    """`size` documents outside the sample of `limit` documents, as a corpus named `tune`."""
-    if len(corpus) < limit + size:
-        raise UsageError(f"{size} documents beside a sample of {limit:,} were asked for, but there are only {len(corpus):,}")
-    sampled = {document.docid for document in sample(corpus, limit, seed=seed).documents}
-    larger = sample(corpus, limit + size, seed=seed)
-    tune = larger.only({document.docid for document in larger.documents} - sampled)
-    tune.name = "tune"
-    return tune

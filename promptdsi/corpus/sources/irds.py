@@ -5,10 +5,9 @@ Documents come from the named data set; judgements from it and from its subsets 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, check_characters, check_document, check_query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query
 from promptdsi.corpus.sources import Request, SourceData
 from promptdsi.errors import OfflineError, PromptDSIError, UsageError
 from promptdsi.files import offline_by_environment
@@ -50,7 +49,7 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
         rows = {(row.query_id, row.doc_id): int(row.relevance) for row in subset.qrels_iter()}
         for (queryid, docid), score in rows.items():
             query = Query(queryid, texts.get(queryid, ""))
-            if docid not in docids or not _valid(check_query, query, request, "queries"):
+            if docid not in docids or not request.notes.valid(query):
                 unknown += 1
                 continue
             queries[queryid] = query
@@ -63,17 +62,6 @@ def _corpus(ir_datasets: Any, request: Request) -> Corpus:
     return Corpus(documents, list(queries.values()), qrels, name=request.name.replace("/", "-"))
 
 
-def _valid(check: Callable[[Any], None], record: Document | Query, request: Request, what: str) -> bool:
-    """Whether a record obeys our rules; those that do not are counted with the reason."""
-    try:
-        check(record)
-        check_characters(record)
-    except ValueError as error:
-        request.notes.count(f"{what} left out because {error}")
-        return False
-    return True
-
-
 def _documents(dataset: Any, request: Request) -> list[Document]:
     documents: dict[str, Document] = {}
     with request.progress(f"reading {request.name}", unit="documents") as advance:
@@ -82,7 +70,7 @@ def _documents(dataset: Any, request: Request) -> list[Document]:
             title = getattr(record, "title", "") or ""
             text = getattr(record, "text", None) or record.default_text()
             document = Document(record.doc_id, text, title)
-            if not _valid(check_document, document, request, "documents"):
+            if not request.notes.valid(document):
                 continue
             if documents.setdefault(document.docid, document) != document:
                 raise PromptDSIError(f"{request.name} holds the docid {document.docid!r} twice with other content")

@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from promptdsi.corpus import reading
-from promptdsi.corpus.corpus import Corpus, Document, Query, check_document, check_query
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, check_document, check_query
 from promptdsi.corpus.reading import Line, parse_lines
 from promptdsi.corpus.sources import Request, SourceData
-from promptdsi.corpus.sources.paper_split import LabeledQuery, paper_data, truncate_words
+from promptdsi.corpus.sources.paper_split import paper_data, truncate_words
 from promptdsi.errors import DataError, UsageError
 
 NAME = "nq320k"
@@ -31,21 +31,24 @@ def build(request: Request) -> SourceData:
         raise UsageError("nq320k is built from the official files: --raw FOLDER with the train and dev files (.jsonl or .jsonl.gz)")
     files = _raw_files(request.raw)
     documents: dict[str, Document] = {}
-    labeled: list[LabeledQuery] = []
+    queries: dict[str, Query] = {}
+    qrels: dict[str, dict[Judgement, None]] = {"train": {}, "test": {}}  # judgements in order, each once
     with request.progress("reading Natural Questions", unit="examples") as advance:
-        for path, official_dev in files:
+        for path, split in files:
             for document, query in _examples(path, request):
                 documents.setdefault(document.docid, document)
-                labeled.append(LabeledQuery(query, document.docid, official_dev))
+                queries[query.queryid] = query
+                qrels[split][Judgement(query.queryid, document.docid)] = None
                 advance(1)
-    return paper_data(SourceData(Corpus(list(documents.values()), name=NAME), ORIGIN, LICENCE), labeled, request)
+    corpus = Corpus(list(documents.values()), list(queries.values()), {split: list(rows) for split, rows in qrels.items()}, name=NAME)
+    return paper_data(SourceData(corpus, ORIGIN, LICENCE), request)
 
 
-def _raw_files(folder: Path) -> list[tuple[Path, bool]]:
-    """Train files first, then dev files, by the word in their names."""
+def _raw_files(folder: Path) -> list[tuple[Path, str]]:
+    """Train files first, then dev files, by the word in their names; the official dev queries are the test queries."""
     files = sorted(path for path in folder.glob("*") if path.name.endswith((".jsonl", ".jsonl.gz")))
-    train = [(path, False) for path in files if "train" in path.name]
-    dev = [(path, True) for path in files if "dev" in path.name and "train" not in path.name]
+    train = [(path, "train") for path in files if "train" in path.name]
+    dev = [(path, "test") for path in files if "dev" in path.name and "train" not in path.name]
     if not train or not dev:
         raise DataError("needs at least one *train*.jsonl[.gz] and one *dev*.jsonl[.gz] of Natural Questions", path=folder)
     return train + dev

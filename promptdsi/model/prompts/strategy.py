@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from promptdsi.discovery import import_all
+from promptdsi.errors import UsageError
 from promptdsi.model.config import PROMPT_LAYERS
 from promptdsi.model.path import ArrayT, Selection, array_namespace, unit
 
@@ -108,7 +110,7 @@ class PromptStrategy(ABC):
     @cached_property
     def pool(self) -> Any:
         """Prompts, keys and other blocks: torch parameters here, numpy arrays where the query engine sets an `ArrayPool`."""
-        from promptdsi.model.pool import TrainablePool
+        from promptdsi.model.dsi import TrainablePool
 
         return TrainablePool(self.blocks)
 
@@ -154,7 +156,7 @@ class PromptStrategy(ABC):
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for the next block of prompts, keys, …: the same for the same seed and number of blocks."""
-        from promptdsi.model.pool import seeded
+        from promptdsi.model.dsi import seeded
 
         return seeded(self.seed, f"{purpose} {len(self.prompts)}")
 
@@ -187,3 +189,46 @@ class PromptStrategy(ABC):
     def sizes(self) -> dict[str, int]:
         """Numbers stored: prompts, keys and anything else that is a parameter."""
         return {kind: sum(block.numel() for block in getattr(self.pool, kind)) for kind in self.blocks}
+
+
+class NoPrompts(PromptStrategy):
+    """No prompt at all, only rows learn: the control that shows what prompts add. The same path with an empty prefix."""
+
+    name = "none"
+
+    def begin_corpus(self, queries: Tensor) -> None:
+        pass
+
+    def select(self, query: Any) -> Selection:
+        return Selection(prefix=None)
+
+
+def strategies() -> dict[str, type[PromptStrategy]]:
+    """Every strategy that is imported, those of this folder always."""
+    from promptdsi.model import prompts
+
+    import_all(prompts)
+    return {kind.name: kind for kind in sorted(_subclasses(PromptStrategy), key=lambda kind: kind.name)}  # type: ignore[type-abstract]
+
+
+def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
+    """A strategy by name; keywords it does not have are an error."""
+    kinds = strategies()
+    if name not in kinds:
+        raise UsageError(f"no prompt strategy {name!r}; there are {', '.join(kinds)}")
+    try:
+        strategy = kinds[name](**keywords)
+    except TypeError as error:
+        raise UsageError(f"prompt strategy {name}: {error}") from None
+    for option, values in strategy.allowed.items():
+        if getattr(strategy, option, values[0]) not in values:
+            raise UsageError(f"prompt strategy {name}: {option}={getattr(strategy, option)!r} is none of {', '.join(values)}")
+    if strategy.prompt_length < 2 or strategy.prompt_length % 2:
+        raise UsageError(f"prompt_length={strategy.prompt_length} counts key and value rows together: it must be even and positive")
+    return strategy
+
+
+def _subclasses(kind: type[PromptStrategy]) -> Iterator[type[PromptStrategy]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)
