@@ -13,9 +13,10 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError
 
 SPLITS = ("train", "dev", "test")
@@ -140,8 +141,6 @@ class Corpus:
         splits : splits whose judgements are read; the files of other splits are not opened
         notes : collects duplicates, skipped records and judgements left out
         """
-        from promptdsi.corpus.formats import format_of  # the formats build corpora
-
         if on_error not in ("stop", "skip"):
             raise ValueError(f"on_error={on_error!r}, expected 'stop' or 'skip'")
         path = Path(path)
@@ -155,8 +154,6 @@ class Corpus:
 
     def write(self, path: str | Path, *, format: str = "beir") -> None:
         """Write the corpus so that `read` gives an equal one; ValueError for what the format cannot hold."""
-        from promptdsi.corpus.formats import formats
-
         formats()[format].write(self, Path(path))
 
     def __len__(self) -> int:
@@ -185,6 +182,24 @@ class Corpus:
             sizes[split] = sum(kinds[queryid] == "annotated" for queryid in queryids)
         sizes["pseudo"] = Counter(kinds.values())["pseudo"]
         return sizes
+
+
+def formats() -> dict[str, ModuleType]:
+    """Formats by name, in the order in which a path is tried; `folder` takes any folder with a text file, so it comes last."""
+    from promptdsi.corpus import formats as package  # the formats build corpora
+
+    return dict(sorted(modules_of(package).items(), key=lambda item: item[0] == "folder"))
+
+
+def format_of(path: Path) -> ModuleType:
+    """The format of a path, or an error that names the known ones."""
+    if not path.exists():
+        raise DataError("does not exist", path=path)
+    for candidate in formats().values():
+        if candidate.recognizes(path):
+            return candidate
+    expected = "a BEIR folder (with corpus.jsonl), a .jsonl or .tsv file (plain or .gz), or a folder of .txt or .md files"
+    raise DataError(f"is no corpus: expected {expected}", path=path)
 
 
 def merge_corpora(corpora: Sequence[Corpus], name: str) -> Corpus:
