@@ -125,8 +125,7 @@ class DSIMethod(VectorSearch, Method):
 
     def start(self, backbone: Backbone) -> None:
         self.check()
-        options = ("max_tokens", "document_tokens", *(["passage_tokens"] if self.encoding.passage_tokens else []))
-        limits = {f"encoding.{option}": getattr(self.encoding, option) for option in options}
+        limits = {"encoding.max_tokens": self.encoding.max_tokens, "encoding.document_tokens": self.encoding.document_tokens}
         self.model_ = self.make_model(backbone.encoder, self.strategy(), limits=limits)
         self.tokenizer_ = backbone.tokenizer
         self.logs_, self.truncated_documents_, self.replay_ = [], 0, None

@@ -274,7 +274,7 @@ class VectorSearch(ABC):
     def passages(self, corpus: Corpus) -> Passages:
         """The passages that get a row: one per document unless `encoding.passage_tokens` says otherwise."""
         if self._cut is None or self._cut.corpus is not corpus:  # the last corpus's are kept: training needs them again and again
-            limit = self.encoding.passage_tokens
+            limit = min(self.encoding.passage_tokens, self.encoding.document_tokens)  # a passage is read in one window
             self._cut = cut_corpus(corpus, limit, self.tokenizer_.token_starts) if limit else whole_documents(corpus)
         return self._cut
 
