@@ -9,7 +9,7 @@ from pathlib import Path
 
 from promptdsi import Corpus
 
-MAX_SEARCH, MAX_ADD = 14, 36  # the aim for an add is 30; this number only shrinks
+MAX_SEARCH, MAX_ADD = 14, 35  # the aim for an add is 30; this number only shrinks
 MAX_SEARCH_INDEX, MAX_SEARCH_CLI = 6, 3  # of them in promptdsi/index and promptdsi/cli
 TRACED = """
 import json, sys
