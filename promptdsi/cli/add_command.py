@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of this training (default: the index's).", **SEEDS)]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 # Parameters and options that have a flag, which would override what --set says.
-FLAGS = {"preset", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
+FLAGS = {"preset", "effort", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,11 @@ def create(
     index: IndexPath,
     corpus: CorpusPath,
     *,
-    preset: Annotated[str, typer.Option("--preset", help="best (recommended) or paper.")] = "best",
+    preset: Annotated[str, typer.Option("--preset", help="best (recommended), rows (one learned row per document) or paper.")] = "best",
+    effort: Annotated[
+        str | None, typer.Option("--effort", help="quick (nothing is trained), normal (rows) or full (rows and encoder).")
+    ] = None,
+    words: Annotated[bool, typer.Option("--words/--no-words", help="Whether words count beside learned rows.")] = True,
     method: Annotated[str, typer.Option("--method", help="promptdsi, or rows: no prompts.")] = "promptdsi",
     prompts: Annotated[str | None, typer.Option("--prompts", help="none, l2p, s++, coda or topic.")] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", help="minilm, mpnet, a folder or a Hugging Face id.")] = None,
@@ -71,9 +75,10 @@ def create(
     params = parse_settings(settings or [])
     chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": runtime.device, "offline": runtime.offline}
     if is_helper():
-        return Index.help_create(method, preset, params | {key: value for key, value in chosen.items() if value is not None})
+        return Index.help_create(method, preset, effort, params | {key: value for key, value in chosen.items() if value is not None})
     documents = read_options.read(corpus, output)
-    options: dict[str, Any] = chosen | {"method": method, "preset": preset, "params": params, "store": store} | asdict(corpus_options)
+    options: dict[str, Any] = chosen | {"method": method, "preset": preset, "effort": effort, "words": words}
+    options |= {"params": params, "store": store} | asdict(corpus_options)
     created = Index.create(index, documents, **options, **report_progress(output))
     assert created.report is not None
     show_report(created.report, index, output)

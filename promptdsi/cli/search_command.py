@@ -16,7 +16,7 @@ from promptdsi.cli.console import At, Engine, IndexPath, Json, Output, Runtime, 
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
-    from promptdsi.index.results import Hit
+    from promptdsi.index.results import Hit, SearchResult
 
 BATCH_SIZE = 64
 INDENT = " " * 12
@@ -28,6 +28,9 @@ def search(
     *,
     k: Annotated[int, typer.Option("-k", help="Number of documents to retrieve.")] = 10,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the rank of each document.")] = False,
+    min_confidence: Annotated[
+        float, typer.Option("--min-confidence", min=0, max=1, help="Leave out documents whose confidence is lower.")
+    ] = 0.0,
     at: At = None,
     engine: Engine = "auto",
     runtime: Runtime,
@@ -38,15 +41,16 @@ def search(
 
     opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
     for batch in _batches(queries):
-        results = opened.search_batch([SearchRequest(query, k, explain) for query in batch])
+        results = opened.search_batch([SearchRequest(query, k, explain, min_confidence) for query in batch])
         if truncated := sum(result.truncated for result in results):
             limit = opened.info().max_tokens
             output.say(f"{truncated:,} queries are longer than {limit} tokens and were truncated")
         for query, result in zip(batch, results, strict=True):
             if output.json:
-                print_json({"query": query, "generation": opened.generation, "hits": [hit.to_json() for hit in result.hits]})
+                hits = [hit.to_json() for hit in result.hits]
+                print_json({"query": query, "generation": opened.generation, "certain": result.certain, "hits": hits})
             else:
-                show_hits(query, result.hits, alone=len(queries) == 1 and queries[0] != "-")
+                show_hits(query, result, alone=len(queries) == 1 and queries[0] != "-", filtered=min_confidence > 0)
 
 
 def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
@@ -81,18 +85,20 @@ def _read_stdin() -> Iterator[list[str]]:
             raise UsageError(f"standard input: the line {error.object[:50]!a} is not UTF-8") from None
 
 
-def show_hits(query: str, hits: list[Hit], *, alone: bool = False) -> None:
-    """Print hits: rank, score, title, corpus and snippet."""
+def show_hits(query: str, result: SearchResult, *, alone: bool = False, filtered: bool = False) -> None:
+    """Print hits: rank, confidence or score, title, corpus and snippet."""
+    hits = result.hits
     width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
     if not alone:
         print(strip_control_chars(query))
     if not hits:
-        print("    no documents: the index is empty")
+        print("    nothing certain was found" if filtered else "    no documents: the index is empty")
+    elif not result.certain:
+        print("    nothing certain; nearest:")
     for hit in hits:
         name = hit.title or hit.docid
-        print(
-            strip_control_chars(f"{hit.rank:>3}  {hit.score:.3f}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]")
-        )
+        value = f"{hit.score:.3f}" if hit.confidence is None else f"{hit.confidence:>4.0%} "
+        print(strip_control_chars(f"{hit.rank:>3}  {value}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]"))
         for line in textwrap.wrap(strip_control_chars(hit.snippet), width):
             print(f"{INDENT}{line}")
         for line in _reasons(hit):
@@ -106,6 +112,10 @@ def _reasons(hit: Hit) -> Iterator[str]:
     why = hit.why
     if why is None:
         return
+    if why.rank_by_words is not None:
+        words = ", ".join(f"{word} {weight:.3f}" for word, weight in why.words[:8]) or "none"
+        yield f"row {why.learned:.3f} (alone rank {why.rank_by_rows}) + words {hit.score - why.learned:.3f} (alone {why.rank_by_words})"
+        yield f"words in common: {words}"
     if why.prompt is not None:
         topic = f" ({', '.join(why.topic[:5])})" if why.topic else ""
         similarity = f", key similarity {why.similarity:.3f}" if why.similarity is not None else ""

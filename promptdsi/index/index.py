@@ -83,11 +83,11 @@ class Index:
         return index
 
     @staticmethod
-    def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
+    def help_create(method: str, preset: str, effort: str | None, params: Mapping[str, Any]) -> None:
         """In a helper process of torchrun: train together with the first process, which runs `create` and writes the index."""
-        from promptdsi.index import update as training
+        from promptdsi.index import method_io, update
 
-        training.help_create(method, preset, params)
+        update.help_create(method, preset, {**method_io.effort_params(effort), **params})
 
     @classmethod
     def open(

@@ -193,7 +193,7 @@ class PromptDSI(DSIMethod):
         topic_of_query: Tensor | None = None
         if strategy.wants_topics:
             vectors = self.document_vectors(corpus).cpu().numpy()
-            texts = [whole_text(document) for document in corpus.documents]
+            texts = [whole_text(document) for document in self.passages(corpus).documents()]
             self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)

@@ -273,17 +273,21 @@ class VectorSearch(ABC):
 
     def passages(self, corpus: Corpus) -> Passages:
         """The passages that get a row: one per document unless `encoding.passage_tokens` says otherwise."""
-        if self._cut is None or self._cut.corpus is not corpus:  # the last corpus's are kept: training needs them again and again
-            limit = min(self.encoding.passage_tokens, self.encoding.document_tokens)  # a passage is read in one window
-            self._cut = cut_corpus(corpus, limit, self.tokenizer_.token_starts) if limit else whole_documents(corpus)
+        limit = min(self.encoding.passage_tokens, self.encoding.document_tokens)  # a passage is read in one window
+        if not limit:
+            return whole_documents(corpus)
+        if self._cut is None or self._cut.corpus is not corpus:  # kept until the corpus is learned: training needs them again and again
+            self._cut = cut_corpus(corpus, limit, self.tokenizer_.token_starts)
         return self._cut
 
     def add_words(self, corpus: Corpus) -> None:
         """Take in the words of a corpus whose rows were just added, where words count."""
         if not self.encoding.words:
+            self._cut = None
             return
         texts = self.passages(corpus).texts_with_queries(corpus.pairs("train", kinds=("annotated",)) if self.annotated_words() else ())
         postings = Postings.build(texts, self.word_salt_)
+        self._cut = None  # no text of a corpus is kept once it is learned
         if self.words_ is None:
             weight = self.encoding.word_weight or DEFAULT_WEIGHT
             self.words_ = WordTable([postings], WordStatistics.of(postings), weight=weight, salt=self.word_salt_)
@@ -299,6 +303,7 @@ class VectorSearch(ABC):
         """Fit the weight of words and the confidence of hits on D0's queries: dev where there are enough, else train, else pseudo."""
         rows = self.model_.rows
         pairs, annotated = calibration_pairs(self.passages(corpus), seed=0, limit=MOST_SCORES // max(len(rows), 1))
+        self._cut = None
         if len(pairs) < LEAST_QUERIES:
             return
         table, texts = RowTable.from_rows(rows), [pair.text for pair in pairs]

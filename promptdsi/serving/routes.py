@@ -46,11 +46,13 @@ reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], d
 async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
     """Search for one query or many. Queries that arrive at the same time are encoded in one batch."""
     index = await service.live.at(body.at)
-    results = await service.batcher.search(index, [SearchRequest(query, body.k, body.explain) for query in body.queries])
+    results = await service.batcher.search(
+        index, [SearchRequest(query, body.k, body.explain, body.min_confidence) for query in body.queries]
+    )
 
     def to_json() -> bytes:
         entries = [
-            {"query": query, "truncated": result.truncated, "hits": [hit.to_json() for hit in result.hits]}
+            {"query": query, "truncated": result.truncated, "certain": result.certain, "hits": [hit.to_json() for hit in result.hits]}
             for query, result in zip(body.queries, results, strict=True)
         ]
         return json.dumps({"generation": index.generation, "results": entries}, ensure_ascii=False, allow_nan=False).encode()

@@ -38,6 +38,7 @@ class SearchBody(RequestBody):
     query: QueryText | Annotated[list[QueryText], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
     k: Annotated[int, Field(ge=1, le=MAX_K, description="number of hits per query"), Integral] = 10
     explain: Annotated[bool, Field(description="explain the rank of each hit")] = False
+    min_confidence: Annotated[float, Field(ge=0, le=1, description="leave out hits whose confidence is lower")] = 0.0
     at: Annotated[Generation | None, Integral] = None
 
     @model_validator(mode="after")
@@ -80,7 +81,8 @@ Neighbor = model_of(results.Neighbor)
 Why = model_of(results.Why, neighbors=list[Neighbor])
 Hit = model_of(results.Hit, why=Why | None)
 Truncated = Annotated[bool, Field(description="the query is longer than the model reads; its end was left out")]
-QueryHits = create_model("QueryHits", query=str, truncated=Truncated, hits=list[Hit])
+Certain = Annotated[bool, Field(description="false where the first hit is only the nearest there is, and probably not right")]
+QueryHits = create_model("QueryHits", query=str, truncated=Truncated, certain=Certain, hits=list[Hit])
 SearchResponse = create_model("SearchResponse", generation=int, results=list[QueryHits])
 DocumentResponse = create_model(
     "DocumentResponse", docid=str, title=str, text=str, metadata=dict[str, Any], corpus=str, since=int, generation=int

@@ -49,7 +49,7 @@ def quick(backbone: str) -> dict[str, Any]:
         "pseudo_queries": 1,
         "encoding": {"max_tokens": 24, "document_tokens": 48},
     }
-    return merge_params(PRESETS["best"], changes, {"device": "cpu", "offline": True})
+    return merge_params(PRESETS["rows"], changes, {"device": "cpu", "offline": True})
 
 
 def new_method(quick: dict[str, Any], name: str, **changes: Any) -> PromptDSI:
