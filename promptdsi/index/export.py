@@ -44,7 +44,7 @@ def _beir(generation: Generation, folder: Path) -> None:
     """The stored documents, and the stored training queries as train queries."""
     if generation.manifest.store != "text":
         raise PromptDSIError(f"the index stores no text (--store {generation.manifest.store}), so its documents cannot be exported")
-    rows = generation.live_rows()
+    rows = generation.live_documents()
     documents = [document for row in rows if (document := generation.document(row))]
     live = {(generation.origin(row).corpus, generation.table.docids[row]) for row in rows}
     queries, judgements = [], []

@@ -138,7 +138,7 @@ class PromptDSI(DSIMethod):
         return learn_prompts(self.model_, examples, states, self.tokenizer_, options, self.rows, **keywords)
 
     def first_limits(self) -> RowOptions:
-        return RowOptions(anchor_weight=self.rows.anchor_weight)
+        return self.rows
 
     def old_queries(self) -> Replay | None:
         """Old queries that are trained on again while the newest rows train; none unless a method stores them."""
@@ -237,7 +237,7 @@ class FullReplay(PromptDSI):
         self._encoded, self.replay_ = [], tuple(self.training_pairs(corpus) if pairs is None else pairs)
 
     def first_limits(self) -> RowOptions:
-        return RowOptions(anchor_weight=self.rows.anchor_weight)
+        return self.rows
 
     def old_queries(self) -> Replay:
         stored = self.replay_ or ()
