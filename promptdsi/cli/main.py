@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from promptdsi import __version__
-from promptdsi.cli.add_command import add, create, tune
+from promptdsi.cli.add_command import add, create, tune, upgrade
 from promptdsi.cli.bench_command import plan, report, run
 from promptdsi.cli.console import strip_control_chars
 from promptdsi.cli.data_command import backbone, data, queries
@@ -35,6 +35,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "create": create,
     "add": add,
     "tune": tune,
+    "upgrade": upgrade,
     "search": search,
     "get": get,
     "eval": evaluate,

@@ -340,9 +340,9 @@ class TopK:
         pairs = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
         self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]], pair[1]))
         if self.table.document_starts is not None:  # a document may have rows in two chunks
-            best: dict[str, tuple[float, int]] = {}
+            best: dict[int, tuple[float, int]] = {}
             for pair in self.pairs:
-                best.setdefault(self.table.docids[pair[1]], pair)
+                best.setdefault(self.table.document_rows(pair[1])[0], pair)
             self.pairs = list(best.values())
         self.pairs = self.pairs[: self.k]
         if len(self.pairs) == self.k:

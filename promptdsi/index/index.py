@@ -184,6 +184,12 @@ class Index:
         self.report = reports[-1] if reports else self.report
         return reports
 
+    def upgrade(self) -> Manifest:
+        """Let words count beside the rows of an index that has none, from the text it stores. Nothing is trained."""
+        from promptdsi.index import update
+
+        return self._committed(update.upgrade(self._writable()))
+
     @overload
     def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hit]: ...
 

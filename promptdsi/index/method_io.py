@@ -6,6 +6,7 @@ disk: training cannot depend on them.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -210,20 +211,21 @@ def estimate_work(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPai
     """Documents, queries, and roughly how long and how much memory, from the encoder's speed on a few texts; no pairs: no training."""
     encoding, options = method.encoding, method.fit_options if first else method.add_options
     annotated = {pair.query.text for pair in corpus.pairs("train")}
-    limit = encoding.document_tokens * encoding.document_windows
+    limit = math.inf if encoding.passage_tokens else encoding.document_tokens * encoding.document_windows
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
     query_tokens = sum(min(2 + len(pair.text) / CHARACTERS_PER_TOKEN, encoding.max_tokens) for pair in pairs)
     speed = _tokens_per_second(method, [pair.text for pair in pairs[:32]] or [document.text for document in corpus.documents[:8]])
     seconds, epoch = sum(min(tokens, limit) for tokens in document_tokens) / speed, query_tokens / speed
-    width, rows = method.model_.rows.width, len(method.model_.rows) + len(corpus)
+    new = len(method.passages(corpus).docids)
+    width, rows = method.model_.rows.width, len(method.model_.rows) + new
     memory = 4 * sum(weight.numel() for weight in method.model_.encoder.parameters())
-    if first:
+    if first and method.fit_options.learn == "everything":
         seconds += epoch * BACKWARD * options.epochs
         memory = 4 * memory + 16 * rows * width + 4 * 2 * options.batch_size * rows
     elif pairs:
         steps = options.epochs * len(pairs) / options.batch_size
-        products = 6 * width * options.batch_size * len(corpus) * steps / MULTIPLICATIONS_PER_SECOND
-        seconds += epoch + products if method.prompts == "none" else epoch * BACKWARD * options.epochs + products
+        products = 6 * width * options.batch_size * new * steps / MULTIPLICATIONS_PER_SECOND
+        seconds += epoch + products if first or method.prompts == "none" else epoch * BACKWARD * options.epochs + products
         memory += 4 * rows * width + 4 * len(pairs) * width + 4 * 2 * options.batch_size * rows
     generated = sum(pair.text not in annotated for pair in pairs)
     truncated = sum(tokens > limit for tokens in document_tokens)

@@ -87,8 +87,8 @@ class TrainingPair(NamedTuple):
 def training_pairs_of(corpus: Corpus | Passages, *, pseudo: int, seed: int, annotated: bool = True) -> list[TrainingPair]:
     """The queries a corpus is learned from: annotated train queries and up to `pseudo` pseudo-queries per passage.
 
-    Pseudo-queries that came with the corpus are used; passages without any get spans of their own text, and those from which
-    no span can be taken their first words.
+    Pseudo-queries that came with the corpus are used; the passages of documents without any get spans of their own text, and those
+    from which no span can be taken their first words.
     """
     passages = corpus if isinstance(corpus, Passages) else whole_documents(corpus)
     corpus = passages.corpus
@@ -100,11 +100,11 @@ def training_pairs_of(corpus: Corpus | Passages, *, pseudo: int, seed: int, anno
     if pseudo:
         parts = iter(passages.documents())
         for document, count in zip(corpus.documents, passages.counts, strict=True):
+            own = [next(parts) for _ in range(count)]
             if document.docid in given:
-                pairs += [TrainingPair(text, document.docid) for text in given[document.docid][:pseudo]]
-            for number, part in enumerate([next(parts) for _ in range(count)]):
-                if document.docid in given and count == 1:
-                    continue
+                pairs += [TrainingPair(text, document.docid) for text in given[document.docid][: pseudo * count]]
+                continue
+            for number, part in enumerate(own):
                 spans = unique_queries(next(generator.generate([part])), pseudo)
                 queries = spans or [" ".join(whole_text(part).split()[:FIRST_WORDS])]
                 pairs += [TrainingPair(text, document.docid, number if count > 1 else None) for text in queries[:pseudo]]

@@ -16,6 +16,7 @@ import small
 
 from promptdsi import Corpus, DataError, Index, PromptDSIError
 from promptdsi.aliases import MANIFEST
+from promptdsi.errors import UsageError
 from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
 from promptdsi.index.results import NoIndex
 from promptdsi.index.store import Store
@@ -98,13 +99,13 @@ def test_verify_sees_what_checksums_cannot(place: Path, corpora: list[Corpus]) -
     twice = ids | {"docids": [ids["docids"][1], *ids["docids"][1:]]}
     cases = {
         "rows hold NaN or Inf": with_entry(rows=store.blobs.put(to_bytes({"rows": spoiled}), "safetensors")),
-        "rows are not 21 × 16 numbers": with_entry(rows=store.blobs.put(to_bytes({"rows": rows[:-1]}), "safetensors")),
+        "rows are not 73 × 16 numbers": with_entry(rows=store.blobs.put(to_bytes({"rows": rows[:-1]}), "safetensors")),
         "stand for more than one document": with_entry(ids=store.blobs.put_json(twice)),
-        "20 docids for 21 rows": with_entry(
+        "20 docids for 21 documents": with_entry(
             ids=store.blobs.put_json(ids | {"docids": ids["docids"][1:], "marks": ids["marks"][64:]}),
         ),
         "the stored documents are not those of the rows": with_entry(documents=manifest.corpora[1].documents),
-        "rows are deleted that do not exist": replace(manifest, tombstones=(99,)),
+        "documents are deleted that do not exist": replace(manifest, tombstones=(99,)),
     }
     for says, wrong in cases.items():
         store.commit(wrong)
@@ -186,12 +187,12 @@ def test_a_lying_header_is_refused_before_memory_is_used(place: Path) -> None:
 
 
 def test_a_newer_format_says_which_release_reads_it(place: Path, run: Any) -> None:
-    content = unsealed(place / "generations/000002.json") | {"format": 3, "written_by": "7.1.0", "unheard_of": True}
+    content = unsealed(place / "generations/000002.json") | {"format": 4, "written_by": "7.1.0", "unheard_of": True}
     (place / "generations/000002.json").write_bytes(sealed(content))
     Store(place).point_to(2)
     outcome = run("info", place)
     assert outcome.returncode == 1
-    assert "was written by promptdsi 7.1.0 in format 3" in outcome.stderr and "install promptdsi 7.1.0 or newer" in outcome.stderr
+    assert "was written by promptdsi 7.1.0 in format 4" in outcome.stderr and "install promptdsi 7.1.0 or newer" in outcome.stderr
 
 
 @pytest.mark.parametrize("golden", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
@@ -200,10 +201,11 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     place = small.copied(GOLDEN / golden / "index", tmp_path / "index")
     expected = json.loads((GOLDEN / golden / "expected.json").read_text("utf-8"))
     old = unsealed(place / "generations/000001.json")
-    assert old["format"] == 1 and set(MANIFEST) <= old.keys()  # the file has the old names, the manifest that is read the new ones
+    assert old["format"] == int(golden.split("-")[1])
     first = Index.open(place, at=1, device="cpu").manifest
-    assert all(getattr(first, new) == old[name] for name, new in MANIFEST.items())
-    assert first.params["encoding"]["normalize"] == old["params"]["normalise"] and "stand_ins" not in first.params
+    if old["format"] == 1:  # the file has the old names, the manifest that is read the new ones
+        assert all(getattr(first, new) == old[name] for name, new in MANIFEST.items())
+        assert first.params["encoding"]["normalize"] == old["params"]["normalise"] and "stand_ins" not in first.params
     index = Index.open(place, device="cpu")
     assert index.verify().problems == []
     for query, hits in expected["searches"].items():
@@ -219,6 +221,13 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     index.add(more, name="more", fast=bool(index.opened.method.retired))  # and learning goes on
     assert index.get(more.documents[0].docid) == more.documents[0]
     assert index.info().format == FORMAT and not set(MANIFEST) & unsealed(place / f"generations/{index.generation:06d}.json").keys()
+    title = more.documents[0].title
+    by_rows = next(hit for hit in index.search(title, k=100) if hit.docid == more.documents[0].docid)
+    index.upgrade()  # words count now, though nothing was trained
+    assert index.search(title)[0].docid == more.documents[0].docid and index.search(title)[0].score > by_rows.score
+    assert index.verify().problems == [] and index.manifest.corpora[0].rows == first.corpora[0].rows
+    with pytest.raises(UsageError, match="has words already"):
+        index.upgrade()
 
 
 def test_nothing_is_unpickled_and_no_socket_is_opened(place: Path, corpora: list[Corpus]) -> None:

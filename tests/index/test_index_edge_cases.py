@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
+from promptdsi.engine.words import Postings
 from promptdsi.errors import UsageError
 from promptdsi.index import update
 from promptdsi.index.blobs import Ids
@@ -219,6 +220,8 @@ def test_many_corpora_are_cheap_and_need_few_files(place: Path) -> None:
             name=f"many {number}",
             since=number,
             count=1,
+            passages=0,
+            words=store.blobs.put_words(Postings.build([documents[0].text]), since=number),
             ids=store.blobs.put_json(Ids.of(documents, since=number)._asdict()),
             rows=store.blobs.put_rows(store.blobs.arrays(manifest.corpora[1].rows)["rows"][:1], since=number),
             documents=store.blobs.put_documents(enumerate(documents), since=number),

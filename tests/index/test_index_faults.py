@@ -216,7 +216,7 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
 
         yield advance
 
-    longer = {"fit_epochs": 6, "progress": progress}
+    longer = {"fit_epochs": 6, "effort": "full", "progress": progress}
     with pytest.raises(KeyboardInterrupt, match="is not finished; run the same command again to go on"):
         small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert (tmp_path / "index/.learning/checkpoint.safetensors").is_file()
@@ -225,7 +225,7 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
     steps.clear()
     index = small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert steps[0] == 5 and not (tmp_path / "index/.learning").exists()
-    reference = small.create(tmp_path / "whole", corpora[0], backbone, fit_epochs=6)
+    reference = small.create(tmp_path / "whole", corpora[0], backbone, fit_epochs=6, effort="full")
     assert index.manifest.blobs() == reference.manifest.blobs()  # as if it had never been interrupted
 
 

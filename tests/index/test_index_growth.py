@@ -56,8 +56,9 @@ def test_adding_what_is_there_does_no_work_and_other_content_is_refused(place: P
 def test_queries_are_counted_as_they_were_learned(tmp_path: Path, corpora: list[Corpus], backbone: str) -> None:
     index = small.create(tmp_path / "index", corpora[0], backbone, new_corpus_queries="gen")
     first = index.report
-    assert first is not None and first.queries == len(corpora[0].pairs("train", kinds=("annotated",))) + len(corpora[0])
-    assert index.add(corpora[1]).queries == len(corpora[1])  # one span of each new document, without its annotated queries
+    assert first is not None and first.queries == len(corpora[0].pairs("train", kinds=("annotated",))) + index.manifest.corpora[0].row_count
+    report = index.add(corpora[1])  # one span of each new passage, without the annotated queries
+    assert report.queries == index.manifest.corpora[1].row_count > len(corpora[1])
 
 
 def test_a_deleted_docid_may_be_added_again(place: Path, corpora: list[Corpus]) -> None:
@@ -106,7 +107,7 @@ def test_the_same_seed_gives_the_same_blobs(corpora: list[Corpus], backbone: str
         digests.append(checksums(tmp_path / name))
     assert digests[0] == digests[1]
     other = small.create(tmp_path / "other", corpora[0], backbone, seed=1)
-    assert other.manifest.encoder not in digests[0]
+    assert other.manifest.corpora[0].rows not in digests[0]
 
 
 def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> None:
@@ -240,7 +241,7 @@ def test_wrong_parameters_are_said_before_anything_is_made(corpora: list[Corpus]
         ({"method": "incdsi"}, "an index cannot hold incdsi: only promptdsi and rows"),
         ({"method": "rehearsal"}, "an index cannot hold rehearsal: only promptdsi and rows"),
         ({"method": "magic"}, "no method 'magic'"),
-        ({"preset": "worst"}, "no preset 'worst'; there are paper, best"),
+        ({"preset": "worst"}, "no preset 'worst'; there are paper, rows, best"),
         ({"fit_epochs": "two"}, "fit.epochs='two': expected a whole number, such as 20"),
         ({"epochs": 3}, "promptdsi has no parameter 'epochs'"),
         ({"method": "rows", "prompts": "l2p"}, "the method rows has no prompts"),
