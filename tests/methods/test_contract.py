@@ -33,6 +33,8 @@ REHEARSAL_FREE = [
 
 def test_methods_are_found_by_their_files() -> None:
     assert {"promptdsi", "rows", "dense", "bm25"} <= set(methods())
+    files = [kind.__module__ for kind in methods().values()]
+    assert len(set(files)) == len(files)  # one file per method
 
 
 @pytest.mark.parametrize("name", methods())
