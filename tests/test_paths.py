@@ -9,7 +9,7 @@ from pathlib import Path
 
 from promptdsi import Corpus
 
-# Words added two modules to a search; passages, words and their scores five to an add. The aim for an add is 30; from here both only shrink.
+# Words added two modules to a search; passages and words five to an add. The aim for an add is 30; from here both only shrink.
 MAX_SEARCH, MAX_ADD = 16, 40
 MAX_SEARCH_INDEX, MAX_SEARCH_CLI = 6, 3  # of them in promptdsi/index and promptdsi/cli
 TRACED = """
