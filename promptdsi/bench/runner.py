@@ -28,7 +28,7 @@ from promptdsi.files import sha256_of
 from promptdsi.methods.base import Method
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.incdsi import RANGES, IncDSI
-from promptdsi.methods.promptdsi import RowsOnly
+from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.config import torch_device
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import EncodingCache, uncached_seconds, use_cache

@@ -92,12 +92,12 @@ def show_hits(query: str, result: SearchResult, *, alone: bool = False, filtered
     if not alone:
         print(strip_control_chars(query))
     if not hits:
-        print("    nothing certain was found" if filtered else "    no documents: the index is empty")
+        print("    no document reaches that confidence" if filtered else "    no documents: the index is empty")
     elif not result.certain:
         print("    nothing certain; nearest:")
     for hit in hits:
         name = hit.title or hit.docid
-        value = f"{hit.score:.3f}" if hit.confidence is None else f"{hit.confidence:>4.0%} "
+        value = f"{hit.score:.3f}" if hit.confidence is None else f"{probability(hit.confidence):>5}"
         print(strip_control_chars(f"{hit.rank:>3}  {value}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]"))
         for line in textwrap.wrap(strip_control_chars(hit.snippet), width):
             print(f"{INDENT}{line}")
@@ -106,6 +106,17 @@ def show_hits(query: str, result: SearchResult, *, alone: bool = False, filtered
     if hits and hits[0].why and hits[0].why.prompt is None:
         print(f"{INDENT}no prompt was used: scores are those of the encoder alone")
     print(end="" if alone else "\n", flush=True)
+
+
+def probability(share: float) -> str:
+    """A probability in percent; it is never 0 or 1.
+
+    Examples
+    --------
+    >>> probability(0.001), probability(0.417), probability(0.9999)
+    ('<1%', '42%', '>99%')
+    """
+    return "<1%" if share < 0.01 else ">99%" if share > 0.99 else f"{share:.0%}"
 
 
 def _reasons(hit: Hit) -> Iterator[str]:

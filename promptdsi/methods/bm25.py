@@ -61,21 +61,25 @@ class BM25(Method):
         check_k(k)
         queries = [queries] if isinstance(queries, str) else list(queries)
         results = []
-        for scores in self._scores(queries):
+        for scores in self.document_scores(queries):
             best = np.lexsort((self.order_, -scores))[:k]
             results.append(Result([self.docids_[position] for position in best], scores[best].tolist()))
         return results
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
-        position = {docid: number for number, docid in enumerate(self.docids_)}
-        if unknown := [docid for docid in docids if docid not in position]:
-            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
+        targets = self.positions(docids)
         ranks = np.empty(len(docids), dtype=np.int64)
-        for number, (scores, docid) in enumerate(zip(self._scores(queries), docids, strict=True)):
-            target = position[docid]
+        for number, (scores, target) in enumerate(zip(self.document_scores(queries), targets, strict=True)):
             ahead = (scores > scores[target]) | ((scores == scores[target]) & (self.order_ < self.order_[target]))
             ranks[number] = 1 + ahead.sum()
         return ranks
+
+    def positions(self, docids: Sequence[str]) -> list[int]:
+        """The place of each docid in `docids_`."""
+        position = {docid: number for number, docid in enumerate(self.docids_)}
+        if unknown := [docid for docid in docids if docid not in position]:
+            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
+        return [position[docid] for docid in docids]
 
     def extra_bytes(self) -> int:
         """The words of every document: without them no corpus can be added."""
@@ -105,7 +109,7 @@ class BM25(Method):
         self.index_.index([words or ["\0"] for words in self.words_], show_progress=False)
         self.order_ = np.argsort(np.argsort(np.array(self.docids_, dtype=object), kind="stable"))
 
-    def _scores(self, queries: Sequence[str]) -> Iterator[NDArray[np.float32]]:
+    def document_scores(self, queries: Sequence[str]) -> Iterator[NDArray[np.float32]]:
         """The score of every document for each query: (N,)."""
         for query in queries:
             words = [word for word in words_of(query) if word in self.index_.vocab_dict]

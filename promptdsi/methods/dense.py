@@ -12,7 +12,7 @@ from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.base import Method
-from promptdsi.methods.options import Encoding
+from promptdsi.methods.options import Encoding, check_options
 from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.progress import Progress, silent
@@ -39,10 +39,12 @@ class Dense(VectorSearch, Method):
         return self
 
     def start(self, backbone: Backbone) -> None:
+        check_options(self.get_params())
         self.model_ = self.make_model(backbone.encoder)
         self.model_.pooling, self.model_.normalize = backbone.pooling, True
         self.model_.encoder.freeze()
         self.tokenizer_, self.truncated_documents_ = backbone.tokenizer, 0
+        self.words_ = None
 
     def metadata(self) -> dict[str, Any]:
         return {"pooling": self.model_.pooling} | self.word_metadata()

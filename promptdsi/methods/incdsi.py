@@ -184,12 +184,3 @@ class IncDSI(DSIMethod):
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().load_metadata(metadata, tensors)
         self.means_ = tensors["means"]
-
-
-@dataclass(kw_only=True)
-class IncDSIStar(IncDSI):
-    """The rows of the newest corpus are solved again and again, each against all others: ten passes, as the paper reports."""
-
-    name: ClassVar[str] = "incdsi*"
-
-    add_options: ConvexOptions = ConvexOptions(passes=10)

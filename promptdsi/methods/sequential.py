@@ -1,6 +1,6 @@
 """Sequential: the whole model goes on training on each new corpus, and nothing protects the old ones. The paper's lower bound.
 
-With stored queries it becomes DSI++, and the paper's upper bounds Multi and Joint.
+With stored queries it becomes DSI++ and the paper's upper bounds, Multi and Joint (files of their own).
 
 method = Sequential().fit(d0).add(d1)
 """
@@ -11,12 +11,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import TrainingPair, training_pairs_of
 from promptdsi.training.stages import learn_everything
 from promptdsi.training.training import Plan, Training
 
@@ -74,60 +71,3 @@ class Sequential(DSIMethod):
 
     def trained_parameters(self) -> int:
         return sum(weight.numel() for weight in self.model_.encoder.parameters()) + len(self.model_.rows) * self.model_.rows.width
-
-
-@dataclass(kw_only=True)
-class DSIPlusPlus(Sequential):
-    """DSI++ as the paper runs it: at each step a share `replay` of all earlier documents is replayed, one stored pseudo-query each.
-
-    The default share follows from the published results. The original's sharpness-aware optimizer is not part of the paper's baseline.
-    """
-
-    name: ClassVar[str] = "dsi++"
-    rehearsal_free: ClassVar[bool] = False
-    least: ClassVar[dict[str, float]] = Sequential.least | {"pseudo_queries": 1}
-
-    replay: float = 1 / 32
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.store(corpus, ())
-
-    def store(self, corpus: Corpus, pairs: Pairs) -> None:
-        pseudo = training_pairs_of(corpus, pseudo=self.pseudo_queries, seed=self.seed, annotated=False)
-        self.replay_ = (*(self.replay_ or ()), *pseudo)
-
-    def replayed(self) -> Pairs:
-        rng = np.random.default_rng([self.seed, len(self.logs_)])
-        queries: dict[str, list[str]] = {}
-        for pair in self.replay_ or ():
-            queries.setdefault(pair.docid, []).append(pair.text)
-        docids = rng.choice(sorted(queries), size=round(self.replay * len(queries)), replace=False)
-        return [TrainingPair(queries[docid][rng.integers(len(queries[docid]))], str(docid)) for docid in docids]
-
-
-@dataclass(kw_only=True)
-class Multi(Sequential):
-    """One training run on all new corpora together, from D0's weights: a bound of the paper, no continual method.
-
-    `add` is meant to be given D1 … DT as one corpus; given them one by one, it trains on all the new ones again each time. Stores their
-    queries, and nothing of D0.
-    """
-
-    name: ClassVar[str] = "multi"
-    rehearsal_free: ClassVar[bool] = False
-    at_once: ClassVar[bool] = True
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.replay_ = ()
-
-
-@dataclass(kw_only=True)
-class Joint(Sequential):
-    """`Multi` that trains on D0 as well, whose queries it stores too."""
-
-    name: ClassVar[str] = "joint"
-    rehearsal_free: ClassVar[bool] = False
-    at_once: ClassVar[bool] = True
-
-    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
-        self.replay_ = tuple(self.training_pairs(corpus) if pairs is None else pairs)

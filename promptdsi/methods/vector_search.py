@@ -238,6 +238,7 @@ class VectorSearch(ABC):
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
         check_k(k)
+        queries = [queries] if isinstance(queries, str) else list(queries)
         if not queries:
             return []
         docids = self.model_.rows.docids

@@ -16,6 +16,7 @@ from pydantic import Field
 from promptdsi import __version__
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.index import Index
+from promptdsi.index.results import SearchRequest
 from promptdsi.serving.error_responses import to_api_error
 from promptdsi.serving.schemas import Docid, QueryText
 
@@ -52,9 +53,15 @@ def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
 
     @server.tool(annotations=READ_ONLY)
     def search(query: QueryText, k: Annotated[int, Field(ge=1, le=MAX_HITS, description="number of hits")] = 10) -> dict[str, Any]:
-        """Find the documents that answer a question: rank, docid, score, title and the passage with the question's words."""
+        """Find the documents that answer a question: rank, docid, title, a snippet, and how likely each is right (`confidence`, 0 to 1).
+
+        `passage` gives the characters of the document's text that matched, null where that is all of it. If `certain` is false, the hits
+        are only the nearest there are, and the index probably has no answer.
+        """
         with newest() as current:
-            return {"generation": current.generation, "hits": [hit.to_json() for hit in current.search(query, k=k)]}
+            (result,) = current.search_batch([SearchRequest(query, k)])
+            hits = [hit.to_json() for hit in result.hits]
+            return {"generation": current.generation, "certain": result.certain, "hits": hits}
 
     @server.tool(annotations=READ_ONLY)
     def get_document(docid: Docid) -> dict[str, Any]:

@@ -79,6 +79,7 @@ async def describe_index(service: ServiceDep) -> Fields:
         "name": service.live.name,
         "corpora": [corpus._asdict() | {"name": corpus.corpus, "fast": not corpus.trained} for corpus in info.corpora],
         "backbone": Path(info.backbone).name,  # without the folders of this machine
+        "words": bool(info.params.get("encoding", {}).get("words")),
         "writable": service.access.allow_write,
         "limits": limits | {"body": service.limits.body},
         "version": __version__,

@@ -91,7 +91,7 @@ ChangeResponse = create_model("ChangeResponse", generation=int, documents=int)
 RetentionRecord = create_model("RetentionRecord", generation=int, corpus=str, split=str, n=int, hits1=float, hits10=float)
 RetentionResponse = create_model("RetentionResponse", records=list[RetentionRecord])
 CorpusResponse = create_model("CorpusResponse", name=str, since=int, documents=int, fast=bool)
-ModelFields: dict[str, Any] = {"method": str, "prompts": str, "backbone": str, "width": int, "store": str}
+ModelFields: dict[str, Any] = {"method": str, "prompts": str, "backbone": str, "width": int, "store": str, "words": bool}
 ServerFields: dict[str, Any] = {"writable": bool, "limits": dict[str, int], "version": str}
 IndexResponse = create_model(
     "IndexResponse", name=str, generation=int, documents=int, corpora=list[CorpusResponse], **ModelFields, **ServerFields

@@ -23,7 +23,7 @@ from promptdsi.bench.system_results import collect_results
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.incdsi import IncDSI
-from promptdsi.methods.promptdsi import RowsOnly
+from promptdsi.methods.rows_only import RowsOnly
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ def index_folder(tmp_path: Path, corpora: list[Corpus], backbone: str, run: Any)
     options = ["--backbone", backbone, "--offline", "--device", "cpu", "--keep-probes", "6", "--keep-queries", *settings]
     outcome = run("create", "index", "d0", *options)
     assert outcome.returncode == 0, outcome.stderr
-    assert "training 21 documents on 105 queries, 21 of them generated: a few seconds and " in outcome.stderr
+    # 4 annotated queries a document, and one generated for each of its 73 passages
+    assert "training 21 documents on 157 queries, 73 of them generated: a few seconds and " in outcome.stderr
     assert "index: generation 1: created d0, 21 documents in" in outcome.stderr and outcome.stdout == ""
     assert "dev queries of d0: Hits@10 " in outcome.stderr
     return tmp_path / "index"
@@ -91,9 +92,64 @@ def test_search_for_people(index_folder: Path, corpora: list[Corpus], run: Any, 
     }
 
 
+def test_search_says_how_sure_it_is(index_folder: Path, run: Any) -> None:
+    query, nothing = "what is water made of", "zzyzx qwerty"
+
+    def search(*words: str) -> Any:
+        return json.loads(run("search", "index", *words, "-k", "21", "--json", "--device", "cpu").stdout)
+
+    result = search(query)
+    assert set(result) == {"query", "generation", "certain", "hits"} and result["certain"] is True
+    fields = {"rank", "docid", "score", "confidence", "title", "snippet", "passage", "corpus", "since"}
+    assert all(set(hit) == fields and 0 < hit["confidence"] < 1 for hit in result["hits"])
+    bound = sorted(hit["confidence"] for hit in result["hits"])[-3]
+    some = search(query, "--min-confidence", str(bound))["hits"]
+    assert [hit["docid"] for hit in some] == [hit["docid"] for hit in result["hits"] if hit["confidence"] >= bound] and len(some) == 3
+    assert search(nothing)["certain"] is False and len(search(nothing)["hits"]) == 21
+    shown = run("search", "index", nothing, "-k", "1", "--device", "cpu").stdout
+    assert shown.startswith("    nothing certain; nearest:\n  1  ") and "%  " in shown.splitlines()[1]
+    assert "nothing certain" not in run("search", "index", query, "--device", "cpu").stdout
+    none = run("search", "index", nothing, "--min-confidence", "0.99", "--device", "cpu")
+    assert none.returncode == 0 and none.stdout == "    no document reaches that confidence\n"
+
+
+def test_explain_gives_what_the_row_and_each_word_add(index_folder: Path, run: Any) -> None:
+    words = ["search", "index", "what is water made of", "-k", "1", "--explain", "--device", "cpu"]
+    (hit,) = json.loads(run(*words, "--json").stdout)["hits"]
+    why = hit["why"]
+    assert why["learned"] + sum(weight for _, weight in why["words"]) == pytest.approx(hit["score"], abs=1e-4)
+    shown = run(*words).stdout
+    added = hit["score"] - why["learned"]
+    ranks = f"(alone rank {why['rank_by_rows']}) + words {added:.3f} (alone {why['rank_by_words']})"
+    assert f"· row {why['learned']:.3f} {ranks}" in shown
+    assert f"· words in common: water {dict(why['words'])['water']:.3f}" in shown
+
+
+def test_effort_and_words_are_chosen_at_create(index_folder: Path, backbone: str, run: Any, tmp_path: Path) -> None:
+    options = ["--backbone", backbone, "--offline", "--device", "cpu", "--set", "document_tokens=48", "--set", "max_tokens=24"]
+    options += ["--set", "pseudo_queries=1"]
+    made = {}
+    for effort in ("quick", "normal", "full"):
+        outcome = run("create", effort, "d0", "--effort", effort, *options, *([] if effort == "quick" else ["--set", "fit.epochs=1"]))
+        assert outcome.returncode == 0, outcome.stderr
+        made[effort] = Index.open(tmp_path / effort, device="cpu").manifest
+    # Blobs are named by their checksum: the same name is the same encoder.
+    assert made["quick"].encoder == made["normal"].encoder != made["full"].encoder
+    assert len({manifest.corpora[0].rows for manifest in made.values()}) == 3 and made["quick"].corpora[0].words
+    outcome = run("create", "plain", "d0", "--no-words", "--effort", "quick", *options)
+    assert outcome.returncode == 0, outcome.stderr
+    words = ["what is water made of", "-k", "1", "--explain", "--device", "cpu"]
+    (hit,) = json.loads(run("search", "plain", *words, "--json").stdout)["hits"]
+    assert hit["why"]["words"] == [] and hit["why"]["rank_by_words"] is None
+    assert hit["why"]["learned"] == pytest.approx(hit["score"], abs=1e-6)
+    assert "words in common" not in run("search", "plain", *words).stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
+        (["search", "index", "tea", "--min-confidence", "1.5"], 2, "Invalid value for '--min-confidence'"),
+        (["create", "new", "d1", "--effort", "heroic"], 2, "effort='heroic' must be one of quick, normal, full"),
         (["search", "nowhere", "tea"], 1, "nowhere: no index is here; make one with `promptdsi create nowhere CORPUS`"),
         (["search", "d0", "tea"], 1, "error: d0: no index is here"),
         (["search", "d0/corpus.jsonl", "tea"], 1, "no index is here"),

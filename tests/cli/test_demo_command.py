@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 import tiny
 
 from promptdsi import Index
-from promptdsi.cli import demo_command
 from promptdsi.corpus.sources import Request, build_stream
 
 
@@ -20,7 +20,8 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     corpora = build_stream("demo", Request()).corpora
     words = sorted({word for corpus in corpora for query in corpus.queries for word in re.findall(r"\w+", query.text.lower())})
     folder = str(tiny.backbone_folder(tmp_path / "backbone", words, max_position_embeddings=300))
-    monkeypatch.setattr(demo_command, "QUICK", {"fit.epochs": 1, "add.epochs": 1, "pseudo_queries": 1, "backbone": folder})
+    params = {"fit.epochs": 1, "add.epochs": 1, "pseudo_queries": 1}
+    monkeypatch.setattr(Index, "create", functools.partial(Index.create, params=params, backbone=folder))
 
 
 def test_the_demo_runs_every_step(quick: None, run: Any, tmp_path: Path, no_network: None) -> None:
@@ -29,7 +30,7 @@ def test_the_demo_runs_every_step(quick: None, run: Any, tmp_path: Path, no_netw
     for text in (
         "1. Train d0: 270 documents on 15 subjects.",
         "d4: 20 documents in",
-        "old document files opened: 0, old blobs unchanged: 14 of 14",
+        "old document files opened: 0, old blobs unchanged: 19 of 19",
         "Hits@10, test",
         "dense",
         "BM25",
@@ -37,6 +38,7 @@ def test_the_demo_runs_every_step(quick: None, run: Any, tmp_path: Path, no_netw
         "not retrieved; ",
         "rolled back: ",
         "5. Verify: 7 generations",
+        "which form do I need to renew a passport?",
         "Next:",
     ):
         assert text in outcome.stdout, text

@@ -32,7 +32,9 @@ REHEARSAL_FREE = [
 
 
 def test_methods_are_found_by_their_files() -> None:
-    assert {"promptdsi", "rows", "dense", "bm25"} <= set(methods())
+    assert {"promptdsi", "rows", "dense", "bm25", "hybrid", "rrf"} <= set(methods())
+    files = [kind.__module__ for kind in methods().values()]
+    assert len(set(files)) == len(files)  # one file per method
 
 
 @pytest.mark.parametrize("name", methods())
@@ -217,3 +219,55 @@ def test_dense_is_the_backbone_as_it_is(backbone: str, corpora: list[Corpus]) ->
     mean_vector = torch.nn.functional.normalize(sum(torch.nn.functional.normalize(part, dim=0) for part in parts), dim=0)  # type: ignore[arg-type]
     result = method.search(QUERIES[0], k=100)[0]
     assert result.scores[result.docids.index(document.docid)] == pytest.approx(float(vector(QUERIES[0]) @ mean_vector), abs=1e-5)
+
+
+@pytest.mark.parametrize("weight", [1.0, 2.5])
+def test_hybrid_adds_coverage_to_cosines(weight: float, backbone: str, corpora: list[Corpus]) -> None:
+    """Against the formula written out, passage by passage: idf and average length are those of D0's passages, for new ones too."""
+    from promptdsi.corpus.split_words import split_words
+
+    method = small.method("hybrid", backbone, **{"encoding.word_weight": weight})
+    texts, docids = [], []
+    for corpus in corpora[:2]:
+        method.fit(corpus) if corpus is corpora[0] else method.add(corpus)
+        passages = method.passages(corpus)
+        texts += passages.texts_with_queries(corpus.pairs("train", kinds=("annotated",)))
+        docids += passages.docids
+    first = len(corpora[0].documents)
+    assert method.model_.rows.docids == docids and len(docids) > len(set(docids)) > first  # some documents are several passages
+    words = [split_words(text) for text in texts]
+    frozen = words[: len(method.model_.rows.blocks[0])]
+    mean = np.mean([len(terms) for terms in frozen])
+
+    def idf(word: str) -> float:
+        holding = sum(word in terms for terms in frozen)
+        return float(np.log(1 + (len(frozen) - holding + 0.5) / (holding + 0.5)))
+
+    rows = torch.cat(list(method.model_.rows.blocks)).double()
+    for query, result in zip(QUERIES, method.search(QUERIES, k=100), strict=True):
+        cosines, asked = (rows @ method.encode([query])[0].double()).tolist(), split_words(query)
+        expected: dict[str, float] = {}
+        for docid, cosine, terms in zip(docids, cosines, words, strict=True):
+            parts = [idf(word) * terms.count(word) / (terms.count(word) + 1.5 * (0.25 + 0.75 * len(terms) / mean)) for word in asked]
+            coverage = sum(parts) / sum(idf(word) for word in asked) if asked else 0.0
+            expected[docid] = max(expected.get(docid, -9.0), cosine + weight * coverage)
+        assert result.scores == pytest.approx([expected[docid] for docid in result.docids], abs=1e-5)
+        assert result.scores == pytest.approx(sorted(expected.values(), reverse=True), abs=1e-5)
+    assert method.extra_bytes() >= 6 * sum(len(set(terms)) for terms in words)  # a passage and a count for every word
+
+
+def test_rrf_is_the_sum_of_reciprocal_ranks(backbone: str, corpora: list[Corpus]) -> None:
+    method = small.method("rrf", backbone).fit(corpora[0]).add(corpora[1])
+    queries = [*QUERIES, "telescope bread"]
+    by_rows, by_words = method.dense_.search(queries, k=100), method.bm25_.search(queries, k=100)
+    assert method.bm25_.train_queries and len(method.dense_.model_.rows) > len(method.bm25_.docids_)  # dense has passages
+    for number, result in enumerate(method.search(queries, k=100)):
+        expected = {docid: 1 / (60 + rank) for rank, docid in enumerate(by_rows[number].docids, 1)}
+        for rank, (docid, score) in enumerate(zip(*by_words[number], strict=True), 1):
+            expected[docid] += 1 / (60 + rank) if score > 0 else 0.0
+        assert result.docids == sorted(expected, key=lambda docid: (-expected[docid], docid))
+        assert result.scores == [expected[docid] for docid in result.docids]
+    assert method.search(["the"], k=100)[0].docids == method.dense_.search(["the"], k=100)[0].docids  # no word counts
+    assert method.extra_bytes() == method.bm25_.extra_bytes() > 0
+    with pytest.raises(UsageError, match="rank_constant=-1"):
+        small.method("rrf", backbone, rank_constant=-1).fit(corpora[0])

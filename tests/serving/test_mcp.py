@@ -35,7 +35,12 @@ def test_answers_are_those_of_the_index(original: Path, corpora: list[Corpus]) -
     server, index = create_server(original, device="cpu"), Index.open(original, device="cpu")
     result = call(server, lambda client: client.call_tool("search", {"query": "water", "k": 3}))
     assert result.structured_content["generation"] == index.generation
-    assert [hit["docid"] for hit in result.structured_content["hits"]] == [hit.docid for hit in index.search("water", k=3)]
+    expected = [hit.to_json() for hit in index.search("water", k=3)]
+    assert result.structured_content["hits"] == json.loads(json.dumps(expected))
+    assert result.structured_content["certain"] is True
+    assert all(0 < hit["confidence"] < 1 and len(hit["passage"]) == 2 for hit in result.structured_content["hits"])
+    nothing = call(server, lambda client: client.call_tool("search", {"query": "zzyzx qwerty", "k": 3}))
+    assert nothing.structured_content["certain"] is False and len(nothing.structured_content["hits"]) == 3
     document = corpora[0].documents[0]
     read = call(server, lambda client: client.call_tool("get_document", {"docid": document.docid}))
     assert read.structured_content["text"] == document.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,13 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
         assert result["query"] == query and not result["truncated"]
         for hit, expected in zip(result["hits"], expected_hits, strict=True):
             assert hit["score"] == pytest.approx(expected["score"], rel=1e-5)
-            assert {**hit, "score": 0, "why": 0} == {**expected, "score": 0, "why": 0}
+            assert hit["confidence"] == pytest.approx(expected["confidence"], rel=1e-3)
+            left_out = {"score": 0, "confidence": 0, "why": 0}
+            assert {**hit, **left_out} == {**json.loads(json.dumps(expected)), **left_out}
+            assert hit["why"]["words"] == [[word, pytest.approx(weight)] for word, weight in expected["why"]["words"]]
+            assert [hit["why"][key] for key in ("rank_by_rows", "rank_by_words")] == [
+                expected["why"][key] for key in ("rank_by_rows", "rank_by_words")
+            ]
             assert hit["why"]["rank_without"] == expected["why"]["rank_without"]
             assert [neighbor["docid"] for neighbor in hit["why"]["neighbors"]] == [
                 neighbor["docid"] for neighbor in expected["why"]["neighbors"]
@@ -32,6 +39,23 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
     alone = server.search(small.QUERIES[0], k=3)["results"]
     assert len(alone) == 1 and [hit["docid"] for hit in alone[0]["hits"]] == [hit["docid"] for hit in many["results"][0]["hits"][:3]]
     assert "why" not in alone[0]["hits"][0]
+
+
+def test_hits_below_a_confidence_are_left_out(server: served.Served) -> None:
+    every = server.search("what is water made of", k=24)["results"][0]
+    confidences = [hit["confidence"] for hit in every["hits"]]
+    bound = sorted(confidences)[-3]
+    some = server.search("what is water made of", k=24, min_confidence=bound)["results"][0]
+    assert [hit["docid"] for hit in some["hits"]] == [hit["docid"] for hit in every["hits"] if hit["confidence"] >= bound]
+    assert len(some["hits"]) == 3 and some["certain"]
+    assert server.search("what is water made of", min_confidence=1)["results"][0]["hits"] == []
+    for wrong in (-0.1, 1.1, "0.5", True):
+        assert server.client.post("/api/search", json={"query": "water", "min_confidence": wrong}).status_code == 422
+
+
+def test_a_query_about_nothing_is_not_certain(server: served.Served) -> None:
+    water, nothing = server.search(["what is water made of", "zzyzx qwerty"])["results"]
+    assert water["certain"] and not nothing["certain"] and len(nothing["hits"]) == 10
 
 
 def test_a_query_longer_than_the_model_reads_is_marked_truncated(server: served.Served) -> None:

@@ -10,7 +10,8 @@ import tiny
 import torch
 
 from promptdsi import Corpus
-from promptdsi.methods.promptdsi import PromptDSI, RowsOnly
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.path import unit
 from promptdsi.training.objectives import LARGEST, NEIGHBORS, SMALLEST, fitted_norms
 from promptdsi.training.stages import RowOptions, learn_rows

@@ -27,9 +27,10 @@ def main() -> None:
     from promptdsi.corpus.sources import Request, build_stream
     from promptdsi.methods.dsi_method import BEST_D0
     from promptdsi.methods.incdsi import IncDSI
+    from promptdsi.methods.joint import Joint
     from promptdsi.methods.options import merge_params
-    from promptdsi.methods.promptdsi import PRESETS, RowsOnly
-    from promptdsi.methods.sequential import Joint
+    from promptdsi.methods.promptdsi import PRESETS
+    from promptdsi.methods.rows_only import RowsOnly
 
     old, new = build_stream("demo", Request(), new=1, share=SHARE).corpora
     options: dict[str, Any] = {"device": "cpu", "offline": True}

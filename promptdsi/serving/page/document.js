@@ -6,7 +6,8 @@ import {index, state} from "./state.js";
 const LISTED = 10;
 let latest = 0; // a slow answer must not replace a document that was opened after it
 
-export async function openDocument(docid) {
+/** Opens a document. `hit` is the hit it was opened from, if any: its passage is marked and scrolled to. */
+export async function openDocument(docid, hit = null) {
   const request = ++latest;
   const dialog = $("#document");
   const fill = (title, ...content) => dialog.replaceChildren(
@@ -23,14 +24,25 @@ export async function openDocument(docid) {
     fill(nameOf(stored),
       h("p", {class: "meta"}, h("span", {class: "docid"}, stored.docid), badge(stored)),
       h("div", {class: "text"},
-        stored.text || h("p", {class: "soft"}, index?.store === "text"
+        stored.text ? withPassage(stored, hit) : h("p", {class: "soft"}, index?.store === "text"
           ? "This document has no text." : "This index keeps no text of its documents.")),
       metadata(stored.metadata));
   } catch (error) {
     if (request !== latest) return;
-    fill(docid, errorBox(error, () => openDocument(docid)));
+    fill(docid, errorBox(error, () => openDocument(docid, hit)));
   }
-  $("button", dialog).focus(); // what had focus was replaced
+  $("button", dialog).focus({preventScroll: true}); // what had focus was replaced
+  dialog.scrollTop = 0; // of the document that was shown before
+  $(".passage", dialog)?.scrollIntoView({block: "start"});
+}
+
+/** The text with the passage of the hit in <mark>, unless the document was replaced since the hit was found. */
+function withPassage(stored, hit) {
+  if (!hit?.passage || hit.since !== stored.since) return stored.text;
+  const characters = Array.from(stored.text); // the server counts whole characters; strings here count the halves of some
+  const part = (start, end) => characters.slice(start, end).join("");
+  const [start, end] = hit.passage;
+  return [part(0, start), h("mark", {class: "passage", "data-testid": "passage"}, part(start, end)), part(end)];
 }
 
 /** The corpus a document came with, and since which generation it is there. */

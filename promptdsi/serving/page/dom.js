@@ -25,6 +25,8 @@ export const prose = (text) => text.split("`").map((part, i) => (i % 2 ? h("code
 export const number = (n) => n.toLocaleString("en");
 export const count = (n, noun, plural = `${noun}s`) => `${number(n)} ${n === 1 ? noun : plural}`;
 export const percent = (share) => `${(share * 100).toFixed(1)} %`;
+/** A probability is never 0 or 1. */
+export const probability = (share) => (share < 0.01 ? "< 1 %" : share > 0.99 ? "> 99 %" : `${Math.round(100 * share)} %`);
 export const figure = (value) => value.toFixed(3).replace("-", "−");
 export const when = (iso) => new Date(iso).toLocaleString("en-GB", {dateStyle: "medium", timeStyle: "short"});
 export const duration = (s) => (s < 90 ? `${s.toFixed(s < 10 ? 1 : 0)} s` : `${Math.round(s / 60)} min`);

@@ -1,7 +1,7 @@
 // The search box and its hits. Answers come as one types; an older answer never covers a newer one.
 import {call} from "./api.js";
 import {badge, openDocument} from "./document.js";
-import {$, announce, count, empty, errorBox, figure, h, loading, nameOf} from "./dom.js";
+import {$, announce, count, empty, errorBox, figure, h, loading, nameOf, probability} from "./dom.js";
 import {index, navigate, onIndex, onState, refreshIndex, state} from "./state.js";
 import {toast} from "./toast.js";
 import {whyFacts} from "./why.js";
@@ -15,7 +15,7 @@ const STOP_WORDS = new Set(("a an and are as at be but by can did do does for fr
 const WORD = /[\p{L}\p{N}]+/gu;
 
 const input = $("#query");
-let answer = null; // what the page shows: {query, at, k, generation, hits, truncated, whys}
+let answer = null; // what the page shows: {query, at, k, generation, hits, truncated, certain, whys}
 let running = null; // the controller of the request under way
 let timer = null;
 let lastTyped = 0;
@@ -110,7 +110,8 @@ function showStart() {
   $("#summary").textContent = "";
   if (state.q.trim()) return; // an answer or an error is on its way
   $("#results").replaceChildren(index ? empty(`${count(index.documents, "document")} can be found here.`,
-    h("p", {class: "soft"}, "The model has learned one vector, called a row, for each of them; there is no other index. ",
+    h("p", {class: "soft"}, "Each has a learned vector, called a row; a long one has a row for each of its passages. ",
+      index.words && "The words of a query count beside it. ",
       `They were added in ${count(index.corpora.length, "group")}, each called a corpus.`),
     h("table", {class: "corpora"},
       h("thead", {}, h("tr", {}, ["Corpus", "Documents", "Added in generation"].map((name) => h("th", {scope: "col"}, name)))),
@@ -128,10 +129,9 @@ function showHits() {
       h("p", {class: "soft"}, "No document can be found in this generation of the index.")));
     return;
   }
-  const widthOf = barWidths(hits.map((hit) => hit.score));
   const place = focusedHit();
   $("#results").replaceChildren(
-    h("ol", {class: "hits"}, hits.map((hit) => hitItem(hit, widthOf(hit.score)))),
+    h("ol", {class: "hits"}, hits.map(hitItem)),
     h("button", {type: "button", class: "more", hidden: hits.length < FIRST || k > FIRST, onclick: showMore}, "Show more"));
   if (place >= 0) document.querySelectorAll(".hit .title")[Math.min(place, hits.length - 1)].focus();
 }
@@ -144,38 +144,38 @@ async function showMore() {
   document.querySelectorAll(".hit .title")[FIRST]?.focus();
 }
 
-/** How many hits, of which generation, and whether the index has moved on since. */
+/** How many hits, of which generation, whether the index has moved on since, and whether any hit is likely to be right. */
 function summarise() {
-  const {hits, generation, truncated, at} = answer;
+  const {hits, generation, truncated, certain, at} = answer;
   const parts = [`${count(hits.length, "hit")}, generation ${generation}.`];
   if (truncated) parts.push(" The query is longer than the model reads; its end was left out.");
   if (!at && index && index.generation !== generation) {
     parts.push(` The index is now at generation ${index.generation}. `,
       h("button", {type: "button", class: "link", onclick: () => search()}, "Search again"));
   }
+  if (!certain) parts.push(" ", h("strong", {class: "uncertain"}, "Nothing certain; nearest:")); // the last: it introduces the list
   const text = parts.map((part) => part.textContent ?? part).join("");
   if ($("#summary").textContent !== text) $("#summary").replaceChildren(...parts); // or screen readers hear it again
 }
 
-/** Bars are relative to the best score; where scores fall below zero, to the range down to the lowest. */
-function barWidths(scores) {
-  const best = Math.max(...scores);
-  const foot = Math.min(0, ...scores);
-  return (score) => `${100 * Math.max(0.02, best > foot ? (score - foot) / (best - foot) : 1)}%`;
+/** How likely the hit is right, as a bar from 0 to 100 %; an index without calibration has only scores, which have no such scale. */
+function trust({confidence, score}) {
+  if (confidence === null) return h("span", {class: "figure"}, h("span", {class: "unseen"}, "score "), figure(score));
+  const bar = h("span", {class: "bar", "aria-hidden": "true"}, h("span"));
+  bar.firstChild.style.width = `${100 * confidence}%`;
+  return [bar, h("span", {class: "figure"}, h("span", {class: "unseen"}, "confidence "), probability(confidence))];
 }
 
-function hitItem(hit, width) {
-  const bar = h("span", {class: "bar", "aria-hidden": "true"}, h("span"));
-  bar.firstChild.style.width = width;
+function hitItem(hit) {
   const panel = h("div", {class: "why-panel", id: `why-${hit.rank}`, role: "region", hidden: true,
     "aria-label": `Why ${nameOf(hit)}`, "data-testid": "why-panel"});
   const item = h("li", {class: "hit", "data-testid": "hit"},
     h("span", {class: "rank", "aria-hidden": "true"}, hit.rank),
     h("div", {class: "body"},
-      h("h3", {}, h("button", {type: "button", class: "title", onclick: () => openDocument(hit.docid)}, nameOf(hit))),
+      h("h3", {}, h("button", {type: "button", class: "title", onclick: () => openDocument(hit.docid, hit)}, nameOf(hit))),
       h("p", {class: "meta"}, hit.title && h("span", {class: "docid"}, hit.docid), badge(hit)),
       hit.snippet && h("p", {class: "snippet"}, marked(hit.snippet, answer.query))),
-    h("div", {class: "score"}, bar, h("span", {class: "figure"}, h("span", {class: "unseen"}, "score "), figure(hit.score))),
+    h("div", {class: "score"}, trust(hit)),
     h("div", {class: "actions"},
       h("button", {type: "button", "aria-expanded": "false", "aria-controls": panel.id, "data-testid": "why",
         "aria-label": `Why ${nameOf(hit)}?`, onclick: (event) => toggleWhy(hit, event.currentTarget, panel)}, "Why?"),

@@ -1,10 +1,13 @@
-// The panel under a hit that says why it is there: prompt, rank without it, most similar training query, newer and similar documents.
-import {count, fact, figure, h} from "./dom.js";
+// The panel under a hit that says why it is there: what its row and its words add, prompt, rank without it, most similar training query,
+// newer and similar documents.
+import {count, fact, figure, h, number} from "./dom.js";
 import {documentLink, documentList} from "./document.js";
 import {index} from "./state.js";
 
 export function whyFacts(hit, why) {
   return h("dl", {class: "facts"},
+    fact("Row", `Adds ${figure(why.learned)} to the score of ${figure(hit.score)}; by rows alone rank ${number(why.rank_by_rows)}`),
+    fact("Words", why.rank_by_words !== null && wordsText(hit, why)),
     fact("Prompt", why.prompt === null ? noPromptText() : promptText(why)),
     fact("Without the prompt", why.prompt !== null && withoutText(hit, why)),
     fact("Training query", why.query && [h("q", {}, why.query), nearness(why.query_similarity)]),
@@ -17,6 +20,14 @@ export function whyFacts(hit, why) {
 }
 
 const nearness = (value) => value != null && h("span", {class: "figure soft"}, `similarity ${figure(value)}`);
+
+/** The words that query and passage share, each with what it adds. */
+function wordsText(hit, {learned, words, rank_by_words: rank}) {
+  if (words.length === 0) return `None of the query's words is in it; by words alone rank ${number(rank)}`;
+  return [`Add ${figure(hit.score - learned)}; by words alone rank ${number(rank)}`,
+    h("ul", {class: "words", "aria-label": "Words in common"},
+      words.map(([word, weight]) => h("li", {}, word, " ", h("span", {class: "figure soft"}, figure(weight)))))];
+}
 
 /** An index may have prompts that this query goes without: before the first corpus was added there were none. */
 function noPromptText() {

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, ConsoleMessage, FilePayload, Locator, P
 from promptdsi import Document, Index
 
 QUERY, OTHER = small.QUERIES[1], small.QUERIES[2]
+NOTHING = "zzyzx qwerty"  # no document is about it
 TOKEN = f"/#token={served.WRITE}"
 VIEWS = {"search": [".hit"], "timeline": [".generations", ".series .mark"], "map": [".map"], "add": [".add"]}
 SCRIPT, IMAGE, VECTOR, LINK = (

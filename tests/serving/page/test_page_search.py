@@ -9,16 +9,20 @@ import pytest
 import served
 import small
 from browsing import (
+    NOTHING,
     OTHER,
     QUERY,
+    SCRIPT,
     Visitor,
     names,
     search_for,
     titles,
 )
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Locator, Route, expect
 
-from promptdsi import Corpus, Index
+from promptdsi import Corpus, Document, Index
+
+EARLIER = Path(__file__).parents[2] / "index/golden/format-1-rows/index"
 
 
 def test_a_complaint_of_the_browser_would_be_noticed(server: served.Served, visit: Visitor) -> None:
@@ -43,10 +47,51 @@ def test_typing_shows_hits_as_the_index_ranks_them(server: served.Served, origin
     expect(titles(page)).to_have_text([hit.title or hit.docid for hit in expected])
     expect(page.locator(".hit .docid")).to_have_text([hit.docid for hit in expected])
     expect(page.locator(".hit .badge")).to_have_text([f"{hit.corpus} generation {hit.since}" for hit in expected])
-    shown = [float(text.replace("score ", "").replace("−", "-")) for text in page.locator(".hit .score .figure").all_text_contents()]
-    assert shown == pytest.approx([hit.score for hit in expected], abs=0.0006)
+    expect(page.locator(".hit .snippet")).to_have_text([hit.snippet for hit in expected])
     expect(page.locator("mark").first).to_have_text("water", ignore_case=True)
     expect(page.locator("#summary")).to_have_text("10 hits, generation 2.")
+
+
+def widths(bars: Locator) -> list[float]:
+    """The filled share of each bar."""
+    script = "bars => bars.map(bar => bar.firstChild.getBoundingClientRect().width / bar.getBoundingClientRect().width)"
+    return [float(width) for width in bars.evaluate_all(script)]
+
+
+def test_bars_show_confidence_from_0_to_100_percent(server: served.Served, original: Path, visit: Visitor) -> None:
+    page, index = visit(server), Index.open(original, device="cpu")
+    for query in (QUERY, NOTHING):
+        search_for(page, query)
+        confidences = [hit.confidence or 0.0 for hit in index.search(query)]
+        texts = ["< 1 %" if share < 0.01 else "> 99 %" if share > 0.99 else f"{100 * share:.0f} %" for share in confidences]
+        expect(page.locator(".hit .score .figure")).to_have_text([f"confidence {text}" for text in texts])
+        assert widths(page.locator(".hit .bar")) == pytest.approx(confidences, abs=0.01)
+    assert max(widths(page.locator(".hit .bar"))) < 0.1  # not relative to the best of them
+
+
+def test_hits_of_a_query_about_nothing_are_called_the_nearest(server: served.Served, visit: Visitor) -> None:
+    page = visit(server)
+    search_for(page, NOTHING)
+    expect(page.locator("#summary[role=status]")).to_have_text("10 hits, generation 2. Nothing certain; nearest:")
+    expect(titles(page)).to_have_count(10)
+    search_for(page, QUERY)
+    expect(page.locator("#summary")).to_have_text("10 hits, generation 2.")
+
+
+def test_an_index_of_an_earlier_release_shows_scores_and_no_bars(tmp_path: Path, visit: Visitor) -> None:
+    """It has no calibration and no words."""
+    index = Index.open(small.copied(EARLIER, tmp_path / "index"), device="cpu")
+    expected = index.search(QUERY)
+    assert expected[0].confidence is None
+    with served.serving(tmp_path / "index") as running, visit.open:
+        page = visit(running)
+        search_for(page, QUERY)
+        shown = [float(text.replace("score ", "").replace("−", "-")) for text in page.locator(".hit .score .figure").all_text_contents()]
+        assert shown == pytest.approx([hit.score for hit in expected], abs=0.0006)
+        expect(page.locator(".hit .bar")).to_have_count(0)
+        page.get_by_test_id("why").first.click()
+        expect(page.get_by_test_id("why-panel").first).to_contain_text("by rows alone rank 1")
+        expect(page.get_by_test_id("why-panel").first.get_by_role("term").filter(has_text="Words")).to_have_count(0)
 
 
 def test_more_hits_come_on_request(server: served.Served, original: Path, visit: Visitor) -> None:
@@ -115,6 +160,34 @@ def test_a_document_opens_whole(server: served.Served, corpora: list[Corpus], vi
     expect(dialog).to_be_hidden()
 
 
+def test_a_document_opens_at_the_passage_of_the_hit(place: Path, visit: Visitor) -> None:
+    """Positions count characters, of which a browser counts some twice; a document that was replaced has other passages."""
+    paragraphs = [f"{SCRIPT} Paragraph {number} 🦉 is about the harbour and its boats. " * 3 for number in range(30)]
+    paragraphs[20] = f"{SCRIPT} Only here 🦉 stands wolframite. " * 2
+    document = Document("long", "\n\n".join(paragraphs), "Long")
+    Index.open(place, device="cpu").add(Corpus([document], name="long"), fast=True)
+    hit = Index.open(place, device="cpu").search("wolframite", k=1)[0]
+    assert hit.docid == "long" and hit.passage and "wolframite" in hit.snippet
+    with served.serving(place) as running, visit.open:
+        page = visit(running)
+        search_for(page, "wolframite")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
+        marked = page.get_by_role("dialog").get_by_test_id("passage")
+        expect(marked).to_be_in_viewport()
+        assert marked.evaluate("element => element.textContent") == document.text[slice(*hit.passage)]
+        assert page.locator("#document .text").evaluate("element => element.textContent") == document.text
+        expect(page.get_by_role("button", name="Close")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(titles(page).first).to_be_focused()
+        changed = document._replace(text=f"Wolframite now comes first. {document.text}")
+        Index.open(place, device="cpu").add(Corpus([changed], name="changed"), fast=True, update=True)
+        served.wait_until(lambda: running.client.get("/api/index").json()["generation"] == 4)
+        page.keyboard.press("Enter")
+        expect(page.locator("#document .text")).to_contain_text("Wolframite now comes first.")
+        expect(page.get_by_role("dialog").get_by_test_id("passage")).to_have_count(0)
+
+
 def test_why_without_prompts_shows_the_nearest_query_and_neighbors(server: served.Served, original: Path, visit: Visitor) -> None:
     page = visit(server)
     search_for(page, QUERY)
@@ -132,6 +205,22 @@ def test_why_without_prompts_shows_the_nearest_query_and_neighbors(server: serve
     expect(panel).to_be_hidden()
 
 
+def test_why_shows_what_the_row_and_each_word_add_and_the_ranks_by_either(server: served.Served, original: Path, visit: Visitor) -> None:
+    page = visit(server)
+    search_for(page, "how does water work")
+    for hit in Index.open(original, device="cpu").search("how does water work", k=10, explain=True)[:4]:
+        page.get_by_test_id("why").nth(hit.rank - 1).click()
+        panel, why = page.get_by_test_id("why-panel").nth(hit.rank - 1), hit.why
+        assert why is not None and why.words
+        expect(panel).to_contain_text(f"Adds {why.learned:.3f} to the score of {hit.score:.3f}; by rows alone rank {why.rank_by_rows}")
+        expect(panel).to_contain_text(f"Add {hit.score - why.learned:.3f}; by words alone rank {why.rank_by_words}")
+        words = panel.get_by_role("list", name="Words in common").get_by_role("listitem")
+        expect(words).to_have_text([f"{word} {weight:.3f}" for word, weight in why.words])
+    search_for(page, NOTHING)
+    page.get_by_test_id("why").first.click()
+    expect(page.get_by_test_id("why-panel").first).to_contain_text("None of the query's words is in it")
+
+
 def test_why_with_prompts_shows_which_its_topic_and_the_rank_without_it(
     corpora: list[Corpus], backbone: str, tmp_path: Path, visit: Visitor
 ) -> None:
@@ -145,9 +234,9 @@ def test_why_with_prompts_shows_which_its_topic_and_the_rank_without_it(
             panel, why = page.get_by_test_id("why-panel").nth(hit.rank - 1), hit.why
             assert why is not None and why.prompt is not None and why.similarity is not None
             expect(panel).to_contain_text(f"Number {why.prompt}, whose key is most similar to the query")
-            shown = panel.locator("dd").first.locator(".figure").inner_text()
+            shown = panel.locator("dt", has_text="Prompt").first.locator("+ dd .figure").inner_text()
             assert float(shown.replace("similarity ", "").replace("−", "-")) == pytest.approx(why.similarity, abs=0.0006)
-            expect(panel.locator(".words li")).to_have_text(why.topic)
+            expect(panel.get_by_role("list", name="Words of its topic").get_by_role("listitem")).to_have_text(why.topic)
             places = why.rank_without - hit.rank
             change = f"so the prompt {'lifts' if places > 0 else 'lowers'} it by {abs(places)} place" if places else "the same"
             expect(panel).to_contain_text(f"Rank {why.rank_without}, {change}")

@@ -42,6 +42,7 @@ def test_text_of_documents_is_shown_and_never_run(hostile: served.Served, visit:
         expect(hit.locator(".snippet")).to_contain_text(IMAGE)
         hit.get_by_test_id("why").click()
         expect(hit.locator("q")).to_have_text(f"{text} title water")
+        expect(hit.get_by_role("list", name="Words in common")).to_contain_text("water")
         hit.locator(".title").click()
         dialog = page.get_by_role("dialog", name=f"{text} title")
         expect(dialog.locator(".text")).to_have_text(f"{text} water {IMAGE} tea {VECTOR}")

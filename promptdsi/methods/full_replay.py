@@ -1,0 +1,54 @@
+"""Full replay (`rehearsal`): rows only, with every old query at hand. A reference that uses old data, no method for an index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.methods.dsi_method import Pairs
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.progress import Progress, silent
+from promptdsi.training.stages import Replay, RowOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayRowOptions(RowOptions):
+    """Also how many old queries each step draws, and the weight of their loss."""
+
+    replay_size: int = 512
+    replay_weight: float = 1.0
+
+
+@dataclass(kw_only=True)
+class FullReplay(PromptDSI):
+    """Each step also draws `rows.replay_size` old queries, weighted by `rows.replay_weight`."""
+
+    name: ClassVar[str] = "rehearsal"
+    rehearsal_free: ClassVar[bool] = False
+
+    prompts: str = "none"
+    rows: ReplayRowOptions = ReplayRowOptions()
+
+    # Vectors of the stored queries, in parts (n, D): the encoder is frozen, so each is encoded once, when first needed.
+    _encoded: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
+        super().prepare(corpus, pairs)
+        self._encoded, self.replay_ = [], tuple(self.training_pairs(corpus) if pairs is None else pairs)
+
+    def old_queries(self) -> Replay:
+        stored = self.replay_ or ()
+        if fresh := stored[sum(map(len, self._encoded)) :]:
+            self._encoded.append(self.encode([pair.text for pair in fresh]))
+        targets = self.model_.rows.numbers([pair.docid for pair in stored]).to(self.model_.device)
+        return Replay(torch.cat(self._encoded), targets, self.rows.replay_size, self.rows.replay_weight)
+
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
+        pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
+        super().add(corpus, pairs=pairs, train=train, progress=progress)
+        self.replay_ = (*(self.replay_ or ()), *pairs)
+        return self
