@@ -1,15 +1,27 @@
-"""Exports: rows for FAISS, documents as a BEIR folder, encoder and rows as a Hugging Face style folder with a model card."""
+"""Exports: rows and words for FAISS, documents as a BEIR folder, encoder, rows and words as a Hugging Face style folder with a card.
+
+Where words count beside rows, three files hold all that an outside program needs to add them:
+
+    words.npz     sparse matrix (rows × terms), as scipy.sparse.load_npz reads it: tf / (tf + k1 (1 − b + b · length / average))
+    idf.npy       (terms,)
+    words.json    the terms, the idf of any other word, the weight, and how a text is split into words
+
+    score(q, d) = max over rows p of d of [ q · v_p + weight · Σ_t tf_q(t) · idf(t) · words[p, t] ÷ Σ_t tf_q(t) · idf(t) ]
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from promptdsi.corpus.corpus import Corpus, Judgement, Query
+from promptdsi.corpus.generators.stopwords import STOPWORDS
+from promptdsi.corpus.split_words import TOKEN
+from promptdsi.engine.words import K1, B, Terms, WordTable
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.index.generation import Generation
@@ -27,7 +39,7 @@ def export(generation: Generation, to: str, folder: Path) -> list[str]:
 
 
 def _faiss(generation: Generation, folder: Path) -> None:
-    """An inner-product index over the live rows; its ids are row numbers, which `docids.json` maps to docids."""
+    """An inner-product index over the live rows; its ids are row numbers, which `docids.json` maps to docids, several to one."""
     try:
         import faiss
     except ImportError:
@@ -38,6 +50,53 @@ def _faiss(generation: Generation, folder: Path) -> None:
     index.add_with_ids(vectors, np.array(rows, dtype=np.int64))
     faiss.write_index(index, str(folder / "rows.faiss"))
     _write(folder / "docids.json", {str(row): generation.table.docids[row] for row in rows})
+    if generation.words:
+        _words(generation.words, len(generation.table), dict(zip(rows, rows, strict=True)), folder)
+
+
+def _words(words: WordTable, count: int, exported: Mapping[int, int], folder: Path) -> None:
+    """The three files of words. `exported` gives the number that each live row has in the export, `count` is the number of all rows.
+
+    Words of the statistics that only deleted documents have are among the terms until a purge: they count in the sum that is divided by.
+    """
+    numbers = np.full(count, -1, np.int64)
+    numbers[list(exported)] = list(exported.values())
+    statistics = words.statistics
+    vocabulary = {term: number for number, term in enumerate(Terms(statistics.text, statistics.ends))}
+    rows, columns, weights = [], [], []
+    for part, first in zip(words.postings, words.firsts.tolist(), strict=False):
+        row = numbers[part.passages + first]
+        live, owners = row >= 0, np.repeat(np.arange(len(part.ends)), np.diff(part.pointers))
+        terms, column = part.terms, np.empty(len(part.ends), np.int64)
+        for term in np.unique(owners[live]).tolist():
+            column[term] = vocabulary.setdefault(terms[term], len(vocabulary))
+        counts, lengths = part.counts[live].astype(np.float64), part.lengths[part.passages[live]]
+        rows.append(row[live])
+        columns.append(column[owners[live]])
+        weights.append(counts / (counts + K1 * (1 - B + B * lengths / statistics.average)))
+    shape = (int(numbers.max(initial=-1)) + 1, len(vocabulary))
+    _write_csr(folder / "words.npz", np.concatenate(rows), np.concatenate(columns), np.concatenate(weights), shape)
+    with atomic_write(folder / "idf.npy") as file:
+        np.save(file, np.array([statistics.idf(term) for term in vocabulary]))
+    _write(
+        folder / "words.json",
+        {
+            "weight": words.weight,
+            "idf_of_other_words": statistics.idf(b""),
+            "split": {"pattern": TOKEN.pattern, "stop_words": sorted(STOPWORDS), "exactly": "promptdsi.corpus.split_words.split_words"},
+            "hash": {"function": "blake2b of 8 bytes, hexadecimal", "key": words.salt} if words.salt else None,
+            "terms": [term.hex() if words.salt else term.decode("utf-8") for term in vocabulary],
+        },
+    )
+
+
+def _write_csr(path: Path, rows: Any, columns: Any, weights: Any, shape: tuple[int, int]) -> None:
+    """A sparse matrix in the format of scipy.sparse.save_npz."""
+    order = np.lexsort((columns, rows))
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    parts = {"indptr": pointers, "indices": columns[order], "data": weights[order].astype(np.float32)}
+    with atomic_write(path) as file:
+        np.savez(file, format=b"csr", shape=np.array(shape), **parts)
 
 
 def _beir(generation: Generation, folder: Path) -> None:
@@ -80,7 +139,10 @@ def _hugging_face(generation: Generation, folder: Path) -> None:
         file.write(method.tokenizer_.json.encode("utf-8"))
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": method.encoding.max_tokens})
     docids = method.model_.rows.docids
-    _write(folder / "docids.json", [docids[row] for row in generation.live_rows()])
+    rows = generation.live_rows()
+    _write(folder / "docids.json", [docids[row] for row in rows])
+    if generation.words:
+        _words(generation.words, len(docids), {row: number for number, row in enumerate(rows)}, folder)
     _write(
         folder / "promptdsi.json", {"method": method.name, "generation": generation.manifest.number, "params": generation.manifest.params}
     )
@@ -110,6 +172,14 @@ def _card(generation: Generation) -> str:
         else "No prompts: the encoder below gives exactly the index's query vectors."
     )
     unit = ", unit length" if method.encoding.normalize else ""
+    words = (
+        f"Words add to the score of a row p: {generation.words.weight:.4g} · Σ tf(t) · idf(t) · words[p, t] ÷ Σ tf(t) · idf(t), over\n"
+        "the words t of the query; tf(t) is how often the query contains t. `words.npz` is the sparse matrix of rows × terms\n"
+        "(`scipy.sparse.load_npz`), `idf.npy` the idf of each term; `words.json` gives the terms, the weight, the idf of any other word,\n"
+        "and how texts are split into words."
+        if generation.words
+        else "Words do not count: the inner product is the score."
+    )
     return f"""---
 library_name: promptdsi
 pipeline_tag: sentence-similarity
@@ -120,7 +190,10 @@ tags: [differentiable-search-index, retrieval, continual-learning]
 
 Generation {manifest.number}, {manifest.documents:,} documents, width {method.model_.rows.width}, by promptdsi {manifest.written_by}.
 A query's vector ({method.encoding.pooling} over tokens{unit}; at most {method.encoding.max_tokens} tokens) is scored by inner product
-against `rows.safetensors`; row *i* belongs to entry *i* of `docids.json`. Ties: docid ascending.
+against `rows.safetensors`; row *i* belongs to entry *i* of `docids.json`. A document has a row for each of its passages, and its score is
+that of its best row. Ties: docid ascending.
+
+{words}
 
 {prompts}
 

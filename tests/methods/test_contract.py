@@ -245,11 +245,11 @@ def test_hybrid_adds_coverage_to_cosines(weight: float, backbone: str, corpora: 
 
     rows = torch.cat(list(method.model_.rows.blocks)).double()
     for query, result in zip(QUERIES, method.search(QUERIES, k=100), strict=True):
-        cosines, asked = (rows @ method.encode([query])[0].double()).tolist(), split_words(query)
+        cosines, query_words = (rows @ method.encode([query])[0].double()).tolist(), split_words(query)
         expected: dict[str, float] = {}
         for docid, cosine, terms in zip(docids, cosines, words, strict=True):
-            parts = [idf(word) * terms.count(word) / (terms.count(word) + 1.5 * (0.25 + 0.75 * len(terms) / mean)) for word in asked]
-            coverage = sum(parts) / sum(idf(word) for word in asked) if asked else 0.0
+            parts = [idf(word) * terms.count(word) / (terms.count(word) + 1.5 * (0.25 + 0.75 * len(terms) / mean)) for word in query_words]
+            coverage = sum(parts) / sum(idf(word) for word in query_words) if query_words else 0.0
             expected[docid] = max(expected.get(docid, -9.0), cosine + weight * coverage)
         assert result.scores == pytest.approx([expected[docid] for docid in result.docids], abs=1e-5)
         assert result.scores == pytest.approx(sorted(expected.values(), reverse=True), abs=1e-5)
