@@ -81,6 +81,7 @@ bench: .venv/dev
 	$(BIN)/python -m tools.bench.passes
 	$(BIN)/python -m tools.bench.adding
 	$(BIN)/python -m tools.bench.queries
+	$(BIN)/python -m tools.bench.words
 	$(BIN)/python -m tools.bench.opening
 	$(BIN)/python -m tools.bench.serving
 	$(BIN)/python -m tools.bench.reading

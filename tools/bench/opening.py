@@ -87,24 +87,29 @@ def build(place: Path, documents: int) -> None:
     import numpy as np
 
     from promptdsi import Corpus, Document, Index
+    from promptdsi.corpus.corpus import whole_text
+    from promptdsi.engine.words import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
-    store = Index.create(place, first, params={"fit.epochs": 0}, offline=True, device="cpu").store
+    store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
     corpus = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(documents)]
     vectors = np.random.default_rng(0).standard_normal((documents, 384), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    postings = Postings.build(whole_text(document) for document in corpus)
     entry = Entry(
         name="synthetic",
         since=2,
         count=documents,
         rows=store.blobs.put_rows(vectors, since=2),
         ids=store.blobs.put_json(Ids.of(corpus, since=2)._asdict()),
+        words=store.blobs.put_words(postings, since=2),
         documents=store.blobs.put_documents(enumerate(corpus), since=2),
     )
     manifest = store.manifest()
-    store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry)))
+    measured = store.blobs.put_statistics(WordStatistics.of(postings))
+    store.commit(replace(manifest, number=2, parent=1, kind="add", corpora=(*manifest.corpora, entry), statistics=measured))
 
 
 def run(program: str, *words: str) -> str:

@@ -49,13 +49,13 @@ def queries(count: int) -> list[str]:
 
 
 def build(place: Path, rows: int) -> Path:
-    """An index with a real encoder and synthetic rows; it stores no texts, so that only the search is measured."""
+    """An index with a real encoder and synthetic rows, no words; it stores no texts, so that only the search is measured."""
     from promptdsi import Corpus, Document, Index
     from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
-    store = Index.create(place, first, params={"fit.epochs": 0}, store="none", offline=True, device="cpu").store
+    store = Index.create(place, first, effort="quick", words=False, store="none", offline=True, device="cpu").store
     vectors = synthetic(rows)
     ids = Ids(2, [f"synthetic-{number}" for number in range(rows)], "0" * 64 * rows)
     entry = Entry(
@@ -131,10 +131,10 @@ def prepare(place: str, rows: int) -> None:
     index.save(Path(place).parent / "bm25")
 
 
-def answer(name: str, place: str) -> None:
+def answer(make_ranker: Callable[[], Ranker]) -> None:
     """Answer what comes over standard input: a list of lists of queries, each timed."""
     started = time.perf_counter()
-    rank_queries = contestant(name, place)
+    rank_queries = make_ranker()
     rank_queries([FIRST])
     print(json.dumps({"ready": time.perf_counter() - started}), flush=True)
     for line in sys.stdin:
@@ -149,10 +149,10 @@ def answer(name: str, place: str) -> None:
 
 
 class Contestant:
-    """A system in its own process."""
+    """A system in its own process, which a module of this folder runs."""
 
-    def __init__(self, name: str, place: Path) -> None:
-        words = [sys.executable, "-m", "tools.bench.queries", "--answer", name, str(place)]
+    def __init__(self, name: str, place: Path, module: str = "tools.bench.queries") -> None:
+        words = [sys.executable, "-m", module, "--answer", name, str(place)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.ready = self._read()["ready"]
         self.memory: dict[str, float] = {}
@@ -245,7 +245,7 @@ def cost_of_int8() -> dict[str, Any]:
     pairs = corpus.pairs("test")
     questions, hits, vectors = [pair.query.text for pair in pairs], {}, []
     with tempfile.TemporaryDirectory() as folder:
-        Index.create(Path(folder) / "index", corpus, params={"fit.epochs": 0}, offline=True, device="cpu")
+        Index.create(Path(folder) / "index", corpus, effort="quick", words=False, offline=True, device="cpu")
         for engine in ("onnx", "int8"):
             index = Index.open(Path(folder) / "index", engine=engine)
             vectors.append(index.opened.encoder.encode(questions).vectors)
@@ -292,7 +292,7 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     if sys.argv[1:2] == ["--answer"]:
-        return answer(sys.argv[2], sys.argv[3])
+        return answer(lambda: contestant(sys.argv[2], sys.argv[3]))
     if sys.argv[1:2] == ["--prepare"]:
         return prepare(sys.argv[2], int(sys.argv[3]))
     sizes = [int(word) for word in sys.argv[1:]] or list(SIZES)
