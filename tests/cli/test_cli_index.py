@@ -64,7 +64,7 @@ def test_the_whole_story(index_folder: Path, corpora: list[Corpus], run: Any, tm
     evaluated = run("eval", "index", "d1", "--device", "cpu")
     assert "Hits@10" in evaluated.stdout and "queries left out" not in evaluated.stderr
     exported = run("export", "index", "--to", "faiss", "-o", "out", "--json")
-    assert json.loads(exported.stdout)["files"] == ["docids.json", "rows.faiss"]
+    assert json.loads(exported.stdout)["files"] == ["docids.json", "idf.npy", "rows.faiss", "words.json", "words.npz"]
 
 
 def test_search_for_people(index_folder: Path, corpora: list[Corpus], run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,6 +143,20 @@ def test_effort_and_words_are_chosen_at_create(index_folder: Path, backbone: str
     assert hit["why"]["words"] == [] and hit["why"]["rank_by_words"] is None
     assert hit["why"]["learned"] == pytest.approx(hit["score"], abs=1e-6)
     assert "words in common" not in run("search", "plain", *words).stdout
+
+
+def test_words_count_without_stored_text_and_are_hashed_with_store_none(
+    index_folder: Path, backbone: str, run: Any, tmp_path: Path
+) -> None:
+    options = ["--backbone", backbone, "--offline", "--device", "cpu", "--set", "document_tokens=48", "--set", "max_tokens=24"]
+    word = "eucalyptus"  # of one text, in no title, docid, query or vocabulary
+    for store in ("title", "none"):
+        outcome = run("create", store, "d0", "--store", store, "--effort", "quick", *options)
+        assert outcome.returncode == 0, outcome.stderr
+        (hit,) = json.loads(run("search", store, f"{word}?", "-k", "1", "--explain", "--json", "--device", "cpu").stdout)["hits"]
+        assert hit["docid"] == "music-didgeridoo" and hit["snippet"] == "" and [name for name, _ in hit["why"]["words"]] == [word]
+        stored = b"".join(path.read_bytes() for path in (tmp_path / store).rglob("*") if path.is_file())
+        assert (word.encode() in stored.lower()) == (store == "title")
 
 
 @pytest.mark.parametrize(
