@@ -39,7 +39,7 @@ MULTIPLICATIONS_PER_SECOND = 5e10
 EFFORTS: dict[str, dict[str, Any]] = {
     "quick": {"learn": "nothing"},
     "normal": {"learn": "rows"},
-    "full": {"learn": "everything", "epochs": 3, "row_lr": 1e-3},
+    "full": {"learn": "everything", "epochs": 3},
 }
 
 

@@ -41,7 +41,7 @@ BEST: dict[str, Any] = merge_params(
     ROWS,
     {
         "encoding": {"passage_tokens": 256, "words": True},
-        "fit": {"learn": "rows", "epochs": 10, "row_lr": 3e-3},
+        "fit": {"learn": "rows", "epochs": 5},
     },
 )
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "rows": ROWS, "best": BEST}

@@ -18,7 +18,6 @@ from promptdsi.model.path import Floats
 
 Matrix = NDArray[np.float32]  # (Q, N)
 WEIGHTS = np.geomspace(0.25, 4.0, 17)  # the weight of words is one of these
-SCALES = (10.0, 20.0, 40.0)
 DEFAULT_WEIGHT = 1.0
 MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more queries change little
 RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
@@ -57,16 +56,20 @@ def best_of_each(scores: Matrix, starts: NDArray[np.int64]) -> NDArray[np.int64]
 
 
 def fit_weight(scored: ScoreParts) -> float:
-    """The weight of coverage that gives the relevant documents the highest likelihood, under the scale that suits it best."""
-    losses = {weight: min(_loss(scored, weight, scale) for scale in SCALES) for weight in WEIGHTS.tolist()}
-    return float(min(losses, key=lambda weight: losses[weight]))
+    """The weight of coverage at which the relevant documents rank highest, by mean reciprocal rank.
+
+    Not by cross-entropy: how sharp the scores are then decides, more than how the documents rank (docs/LOG.md).
+    """
+    weights = WEIGHTS.tolist()
+    means = np.array([_reciprocal_ranks(scored, weight).mean() for weight in weights])
+    smooth = np.convolve(np.pad(means, 1, mode="edge"), [1 / 3] * 3, "valid")  # a neighbor's value tells as much as the weight's own
+    return float(weights[int(smooth.argmax())])
 
 
-def _loss(scored: ScoreParts, weight: float, scale: float) -> float:
-    scores = scale * (scored.products + np.float32(weight) * scored.coverage)
-    top = scores.max(1, keepdims=True)
-    log_sum = top[:, 0] + np.log(np.exp(scores - top).sum(1))
-    return float((log_sum - scores[np.arange(len(scores)), scored.targets]).mean())
+def _reciprocal_ranks(scored: ScoreParts, weight: float) -> NDArray[np.float64]:
+    scores = scored.products + np.float32(weight) * scored.coverage
+    target = scores[np.arange(len(scores)), scored.targets][:, None]
+    return 1.0 / (1 + (scores > target).sum(1))
 
 
 def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
