@@ -57,6 +57,7 @@ function described({kind, corpus, added, updated, removed, documents, seconds, t
   if (kind === "rollback") return `equal to generation ${to}`;
   if (kind === "undelete") return `${number(documents - before.documents)} restored`;
   if (kind === "tune") return "trained";
+  if (kind === "upgrade") return "words count beside rows";
   const parts = [corpus && h("b", {}, corpus)];
   if (added) parts.push(`${number(added)} added${updated ? ` (${number(updated)} replaced)` : ""}`);
   if (removed) parts.push(`${number(removed)} ${kind === "purge" ? "erased" : "deleted"}`);
