@@ -17,7 +17,9 @@ from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.model.path import Floats
 
 Matrix = NDArray[np.float32]  # (Q, N)
-WEIGHTS = np.geomspace(0.25, 4.0, 17)  # the weight of words is one of these
+# The weight of words is one of these. Annotated queries alone would take it to zero where they are all paraphrases, and part numbers and names
+# could no longer be found: the least weight is one at which an exact identifier comes first.
+WEIGHTS = np.geomspace(0.8, 3.2, 13)
 DEFAULT_WEIGHT = 1.0
 MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more queries change little
 RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
