@@ -52,6 +52,24 @@ def main_ratios(folder: Path) -> dict[str, float]:
     return {name: round(value, 2) for name, value in values.items()}
 
 
+def words_table(words: dict[str, Any]) -> list[str]:
+    """What words cost, with its spread and how busy the machine was."""
+    load = words["load of the machine, mean of 15 minutes"]
+    lines = [
+        "",
+        "## Words beside rows",
+        "",
+        f"Times of a search beyond the encoder: less is better, building apart. Load of the machine: {load}.",
+    ]
+    lines += ["", "| passages | what | median | from … to |", "|:--|:--|--:|--:|"]
+    for size, ratios in words["ratios"].items():
+        for name, ratio in ratios.items():
+            if isinstance(ratio, dict):
+                spread = f"{ratio['low']:.2f} … {ratio['high']:.2f}"
+                lines.append(f"| {size.removesuffix(' passages')} | {name} | {ratio['median']:.2f} | {spread} |")
+    return lines
+
+
 def page(folder: Path) -> str:
     """The main ratios, and the tables behind them."""
     training, queries = read(folder, "training"), read(folder, "queries")
@@ -72,10 +90,13 @@ def page(folder: Path) -> str:
     cost = queries["int8 on the demo corpus"]
     lines += ["", f"int8 costs: Hits@1 {cost['Hits@1']}, Hits@10 {cost['Hits@10']} of {cost['queries']} test queries of the demo corpus; "]
     lines[-1] += f"cosine to the exact query vector {cost['cosine']}."
+    lines += words_table(read(folder, "words"))
     lines += ["", "![time of one query, throughput of 64, a training step and opening, as an index grows](bench-growth.png)", ""]
     lines += [
         "Tables: "
-        + ", ".join(f"[{name}](bench-{name}.md)" for name in ("training", "passes", "queries", "adding", "opening", "serving", "reading"))
+        + ", ".join(
+            f"[{name}](bench-{name}.md)" for name in ("training", "passes", "queries", "words", "adding", "opening", "serving", "reading")
+        )
         + "."
     ]
     return "\n".join(lines) + "\n"

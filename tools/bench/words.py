@@ -4,9 +4,9 @@
 
 Passages are synthetic: about a hundred words each, drawn by Zipf's law (Mandelbrot's form, as measured for English), the most frequent of
 which are the stop words. A query is eight words of a passage, and its vector has a cosine of .6 with that passage's row; rows are
-random unit vectors. Every system lives in a process of its own and they are asked in turn, so that a busy moment of the machine meets
-all. A search here begins with a query's vector and text: encoding takes as long with words as without. bm25s has the same passages,
-split into the same words. Figures are medians over rounds, with the lowest and highest; ratios are taken within a round.
+random unit vectors. Every system lives in a process of its own and each query is put to all in turn, so that a busy moment of the
+machine meets all. A search here begins with a query's vector and text: encoding takes as long with words as without. bm25s has the
+same passages, split into the same words. Figures are medians over rounds, with the lowest and highest; ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -158,20 +158,20 @@ def measure(folder: Path, count: int) -> dict[str, Any]:
     systems = {name: Contestant(name, folder, MODULE) for name in SYSTEMS}
     rounds: list[dict[str, Any]] = []
     for number in range(ROUNDS):
-        timings: dict[str, Any] = {}
-        for name, system in systems.items():
-            taken = system.rank_queries([[query] for query in query_texts[number * QUERIES : (number + 1) * QUERIES]])
-            batch = min(system.rank_queries([query_texts[:BATCH], query_texts[:BATCH]]))
-            timings[name] = {"p50": statistics.median(taken), "all": taken, "batch": batch}
-        rounds.append(timings)
+        taken: dict[str, list[float]] = {name: [] for name in systems}
+        for query in query_texts[number * QUERIES : (number + 1) * QUERIES]:
+            for name, system in systems.items():
+                taken[name] += system.rank_queries([[query]])
+        batches = {name: min(system.rank_queries([query_texts[:BATCH], query_texts[:BATCH]])) for name, system in systems.items()}
+        rounds.append({name: {"p50": statistics.median(taken[name]), "all": taken[name], "batch": batches[name]} for name in systems})
     memory = {name: system.memory for name, system in systems.items()}
     for system in systems.values():
         system.close()
     speeds: dict[str, list[float]] = {HYBRID: [], BM25: []}
     for _ in range(BUILDS):
-        for what, taken in speeds.items():
+        for what, values in speeds.items():
             command = [sys.executable, "-m", MODULE, "--speed", what, str(count)]
-            taken.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            values.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     return {"passages": count, "rounds": rounds, "memory": memory, "speeds": speeds} | inspect(folder, count)
 
 
@@ -277,7 +277,9 @@ def main() -> None:
             results.append(measure(Path(folder), count))
     table = [row for result in results for row in table_rows(result)]
     figures = {f"{result['passages']:,} passages": ratios(result) for result in results}
-    evidence.write("bench-words", "Words beside rows", "make bench", table, rounds=ROUNDS, queries=QUERIES * ROUNDS, ratios=figures)
+    load = round(os.getloadavg()[2], 1)  # of a quiet machine about 2; what is more was busy with something else
+    facts: dict[str, Any] = {"rounds": ROUNDS, "queries": QUERIES * ROUNDS, "load of the machine, mean of 15 minutes": load}
+    evidence.write("bench-words", "Words beside rows", "make bench", table, **facts, ratios=figures)
 
 
 if __name__ == "__main__":
