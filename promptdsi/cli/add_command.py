@@ -122,7 +122,7 @@ def tune(index: IndexPath, *, max_drift: MaxDrift = None, seed: TrainingSeed = N
 def upgrade(index: IndexPath, *, output: Output) -> None:
     """Give an index of an earlier release words beside its rows, from the text it stores. Nothing is trained."""
     manifest = open_index(index).upgrade()
-    output.say(f"generation {manifest.number}: words count beside rows now")
+    output.result({"generation": manifest.number}, f"generation {manifest.number}: words count beside rows now")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:

@@ -16,24 +16,21 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
+from promptdsi.engine.top_k import Numbers, TopK, kth_best
 from promptdsi.engine.words import WordQuery
 from promptdsi.model.path import Floats, unit
 
 if TYPE_CHECKING:
     from promptdsi.model.rows import Rows
 
-Numbers = NDArray[np.int64]
 SCAN_QUERIES = 8  # up to so many queries int8 rows are faster: a quarter of the bytes, but read once per query
 SCAN_ROWS = 1 << 18  # int8 rows per chunk: enough that Python's share of the time is small, few enough that scores stay in the cache
 SCAN_BYTES = 8 << 20  # int8 bytes per thread: for fewer, waking a second thread takes longer than it saves
 PRODUCT_SCORES = 1 << 22  # scores per chunk of a float32 product: at least one panel for `BATCH` queries
 PRODUCT_SIZE = 1 << 25  # multiplications per thread: for fewer, waking a second thread takes longer than it saves
-CANDIDATES = 64  # candidates scored exactly without a second look at their bounds: scoring them is faster than looking
-SAMPLE = 16  # groups per result wanted, whose maxima estimate the k-th best score
 BATCH = 256  # queries searched at once
 EXACT_ROWS = 8_192  # rows scored exactly at once: bounds memory where many rows tie
 ROUNDING = 2.0**-23  # relative error of float32, for each term of a sum
@@ -238,20 +235,19 @@ class RowTable:
         return np.repeat(self.document_starts[documents] - firsts, counts) + np.arange(counts.sum()), firsts
 
     def neighbors(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
-        """The k live rows with the highest cosine to each of some rows, without the row itself; (row, cosine), best first."""
+        """The k other live documents with the row of highest cosine to each of some rows; (row, cosine), best first."""
         directions = unit(self.vectors(rows))
-        nearest: list[list[tuple[int, float]]] = [[] for _ in rows]
+        nearest: list[dict[int, tuple[float, int]]] = [{} for _ in rows]  # document's first row → best cosine, its row
         for chunk in self._chunks(PRODUCT_SCORES // BATCH):
-            cosines = chunk.products(directions, self.threads, unit)
-            for position, row in enumerate(rows):
-                if chunk.first <= row < chunk.first + len(chunk.length):
-                    cosines[position, row - chunk.first] = -np.inf
-                best = np.argpartition(-cosines[position], min(k, len(chunk.length) - 1))[:k]
-                pairs = [
-                    (int(chunk.first + other), float(cosines[position, other])) for other in best if cosines[position, other] > -np.inf
-                ]
-                nearest[position] = sorted(nearest[position] + pairs, key=lambda pair: -pair[1])[:k]
-        return nearest
+            for row, cosines, found in zip(rows, chunk.products(directions, self.threads, unit), nearest, strict=True):
+                own = self.document_rows(row)
+                cosines[max(own.start - chunk.first, 0) : max(own.stop - chunk.first, 0)] = -np.inf
+                kth = kth_best(chunk.best_of_documents(cosines), k)
+                for other in np.flatnonzero((cosines >= kth) & (cosines > -np.inf)).tolist():
+                    pair = (float(cosines[other]), chunk.first + other)
+                    document = self.document_rows(pair[1]).start
+                    found[document] = max(found.get(document, pair), pair)
+        return [[(row, cosine) for cosine, row in sorted(found.values(), key=lambda pair: -pair[0])[:k]] for found in nearest]
 
     def _scan(self, heaps: list[TopK], queries: Floats) -> None:
         """Approximate scores from int8 rows: each chunk is read once per query."""
@@ -295,78 +291,6 @@ class RowTable:
         return self._chunks_by_size[size]
 
 
-class TopK:
-    """The k best documents of one query among the chunks seen so far, each by its best row."""
-
-    def __init__(self, table: RowTable, query: Floats, k: int, words: WordQuery | None = None) -> None:
-        self.table, self.query, self.k, self.words = table, query, k, words
-        self.pairs: list[tuple[float, int]] = []  # (score, row), best first
-        self.threshold = -np.inf  # an exact score below it cannot be among the k best
-
-    def update(self, chunk: RowChunk, scores: Floats, bound: float | np.float32, query: QuantizedQuery | None = None) -> None:
-        """Take a chunk into account. No score of it is off by more than `bound`; `query` gives the bound of each single row."""
-        words_error = np.float32(0)
-        if self.words:
-            self.words.add_to(scores, chunk.first)
-            words_error = self.words.error
-        whole_bound = bound + words_error
-        if self.threshold == -np.inf:
-            self.threshold = kth_best(chunk.best_of_documents(scores), self.k) - float(whole_bound)  # k documents certainly reach it
-        candidates = np.flatnonzero(scores >= self.threshold - whole_bound if self.threshold > -np.inf else scores > -np.inf)
-        first, rest = candidates, candidates[:0]
-        if (limit := max(2 * self.k, CANDIDATES)) < len(candidates):
-            # Score the most promising first: the threshold is then exact, and few of the rest still reach it.
-            order = np.argpartition(scores[candidates], len(candidates) - limit)
-            first, rest = candidates[order[-limit:]], candidates[order[:-limit]]
-        self._score(first + chunk.first)
-        rest = rest[scores[rest] >= self.threshold - whole_bound]
-        if len(rest):  # the bound of the chunk's worst row was not enough: take each row's own
-            length, error = chunk.length[rest], chunk.error[rest]
-            if query is None:
-                bounds = bound * ((length + error) / (chunk.max_length + chunk.max_error))
-            else:
-                bounds = query.error_bound(length, error)
-            self._score(rest[scores[rest] >= self.threshold - bounds - words_error] + chunk.first)
-
-    def _score(self, rows: Numbers) -> None:
-        """Score rows exactly and keep the best of the k best documents."""
-        if not len(rows):
-            return
-        scores = self.table.scores(self.query, rows, self.words)
-        if self.table.document_starts is not None:
-            rows, scores = self._best_rows(rows, scores)
-        kth = np.partition(scores, len(scores) - self.k)[len(scores) - self.k] if len(scores) > self.k else -np.inf
-        good = scores >= max(kth, self.threshold)
-        pairs = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
-        self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]], pair[1]))
-        if self.table.document_starts is not None:  # a document may have rows in two chunks
-            best: dict[int, tuple[float, int]] = {}
-            for pair in self.pairs:
-                best.setdefault(self.table.document_rows(pair[1])[0], pair)
-            self.pairs = list(best.values())
-        self.pairs = self.pairs[: self.k]
-        if len(self.pairs) == self.k:
-            self.threshold = max(self.threshold, self.pairs[-1][0])
-
-    def _best_rows(self, rows: Numbers, scores: Floats) -> tuple[Numbers, Floats]:
-        """Of each document its best row, the first of equal ones."""
-        assert self.table.document_starts is not None
-        documents = np.searchsorted(self.table.document_starts, rows, side="right")
-        order = np.lexsort((rows, -scores, documents))
-        best = order[np.flatnonzero(np.diff(documents[order], prepend=-1))]
-        return rows[best], scores[best]
-
-
 def _concat(parts: Sequence[Floats]) -> Floats:
     """Parts as one array; a single part is not copied."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def kth_best(scores: Floats, k: int) -> float:
-    """A score that at least k of these reach, and not many more; -inf where there are fewer than k."""
-    if len(scores) < k:
-        return -np.inf
-    groups = SAMPLE * k
-    if len(scores) >= 2 * groups:  # the k-th best of group maxima is a lower bound, found without partitioning all scores
-        scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(0)
-    return float(np.partition(scores, len(scores) - k)[len(scores) - k])

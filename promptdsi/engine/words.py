@@ -9,155 +9,19 @@ score of another.
 
 from __future__ import annotations
 
-import bisect
-import hashlib
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.split_words import split_words
+from promptdsi.engine.postings import Ints, Postings, WordStatistics, encode_term, merge_small
 from promptdsi.model.path import Floats
 
 K1, B = 1.5, 0.75
-LARGEST_COUNT = np.iinfo(np.uint16).max
-SMALL_POSTINGS = 2_048  # passages: smaller postings are merged, as rows are
-Ints = NDArray[np.int64]
-
-
-class Terms(Sequence[bytes]):
-    """Sorted terms in one array of bytes, mapped from a file: looking one up reads some twenty of them."""
-
-    def __init__(self, text: NDArray[np.uint8], ends: Ints) -> None:
-        self.text, self.ends = text, ends
-
-    @classmethod
-    def of(cls, terms: Sequence[bytes]) -> Terms:
-        return cls(np.frombuffer(b"".join(terms), np.uint8), np.cumsum([len(term) for term in terms], dtype=np.int64))
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __getitem__(self, number: Any) -> Any:
-        return self.text[self.ends[number - 1] if number else 0 : self.ends[number]].tobytes()
-
-    def find(self, term: bytes) -> int:
-        """The number of a term; -1 if it is not there."""
-        number = bisect.bisect_left(self, term)
-        return number if number < len(self) and self[number] == term else -1
-
-
-class Postings(NamedTuple):
-    """The words of a corpus's passages. The field names are those of the tensors on disk."""
-
-    text: NDArray[np.uint8]  # the sorted terms, one after the other
-    ends: Ints  # (T,), where each term ends
-    pointers: Ints  # (T + 1,), where the postings of each term begin
-    passages: NDArray[np.int32]  # (P,), ascending within a term
-    counts: NDArray[np.uint16]  # (P,), how often the term occurs in the passage
-    lengths: NDArray[np.int32]  # (n,), words of each passage
-
-    @property
-    def terms(self) -> Terms:
-        return Terms(self.text, self.ends)
-
-    @classmethod
-    def build(cls, texts: Iterable[str], salt: str = "") -> Postings:
-        """The postings of some passages' texts; with a `salt` words are stored as hashes."""
-        vocabulary: dict[str, int] = {}
-        numbers: list[int] = []
-        lengths: list[int] = []
-        for text in texts:
-            words = split_words(text)
-            numbers += [vocabulary.setdefault(word, len(vocabulary)) for word in words]
-            lengths.append(len(words))
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        return cls.from_occurrences([encode_term(word, salt) for word in vocabulary], np.array(numbers, np.int64), owners, lengths=lengths)
-
-    @classmethod
-    def from_occurrences(cls, terms: Sequence[bytes], numbers: Ints, owners: Ints, weights: Any = None, *, lengths: Any) -> Postings:
-        """Postings from pairs of term number and passage, each counted once or by its weight; equal pairs are added up."""
-        order = sorted(range(len(terms)), key=terms.__getitem__)
-        rank = np.empty(len(terms), np.int64)
-        rank[order] = np.arange(len(terms))
-        count = max(len(lengths), 1)
-        pairs, inverse = np.unique(rank[numbers] * count + owners, return_inverse=True)
-        counts = np.bincount(inverse, weights, minlength=len(pairs)).clip(max=LARGEST_COUNT).astype(np.uint16)
-        pointers = np.searchsorted(pairs, np.arange(len(terms) + 1) * count)
-        sorted_terms = Terms.of([terms[number] for number in order])
-        passages = (pairs % count).astype(np.int32)
-        return cls(sorted_terms.text, sorted_terms.ends, pointers, passages, counts, np.asarray(lengths, np.int32))
-
-    @classmethod
-    def concat(cls, parts: Sequence[Postings]) -> Postings:
-        """The passages of all parts, numbered on."""
-        vocabulary: dict[bytes, int] = {}
-        numbers, owners, first = [], [], 0
-        for part in parts:
-            local = np.array([vocabulary.setdefault(term, len(vocabulary)) for term in part.terms], np.int64)
-            numbers.append(np.repeat(local, np.diff(part.pointers)))
-            owners.append(part.passages.astype(np.int64) + first)
-            first += len(part.lengths)
-        counts, lengths = (np.concatenate(arrays) for arrays in zip(*((part.counts, part.lengths) for part in parts), strict=True))
-        return cls.from_occurrences(list(vocabulary), np.concatenate(numbers), np.concatenate(owners), counts, lengths=lengths)
-
-    def without(self, passages: Iterable[int]) -> Postings:
-        """The same with the words of some passages erased, and every term that no other passage has."""
-        erased = np.zeros(len(self.lengths), bool)
-        erased[list(passages)] = True
-        kept = ~erased[self.passages]
-        owners = np.repeat(np.arange(len(self.ends)), np.diff(self.pointers))[kept]
-        left = np.flatnonzero(np.bincount(owners, minlength=len(self.ends)))
-        terms, position = self.terms, np.searchsorted(left, owners)
-        lengths = np.where(erased, 0, self.lengths)
-        named = [terms[number] for number in left]
-        return type(self).from_occurrences(named, position, self.passages[kept].astype(np.int64), self.counts[kept], lengths=lengths)
-
-    def check(self) -> None:
-        """Raise ValueError unless the arrays fit together, so that no search reads beside them."""
-        types = [np.uint8, np.int64, np.int64, np.int32, np.uint16, np.int32]
-        if [array.dtype for array in self] != types or any(array.ndim != 1 for array in self):
-            raise ValueError("word postings of another type")
-        ends, pointers = self.ends, self.pointers
-        grows = (np.diff(ends, prepend=0) > 0).all() and (np.diff(pointers) > 0).all()
-        fits = len(pointers) == len(ends) + 1 and pointers[0] == 0 and (ends[-1] if len(ends) else 0) == len(self.text)
-        if not (grows and fits and pointers[-1] == len(self.passages) == len(self.counts)):
-            raise ValueError("word postings that do not fit together")
-        if len(self.passages) and not 0 <= self.passages.min() <= self.passages.max() < len(self.lengths):
-            raise ValueError("word postings of passages that do not exist")
-
-
-class WordStatistics(NamedTuple):
-    """What idf and lengths are measured by: document frequencies of the terms and the average length, over `passages` passages."""
-
-    text: NDArray[np.uint8]
-    ends: Ints
-    frequencies: NDArray[np.int32]  # (T,), passages that contain each term
-    passages: int
-    average: float  # words per passage
-
-    @classmethod
-    def of(cls, postings: Postings) -> WordStatistics:
-        live = int((postings.lengths > 0).sum())
-        average = float(postings.lengths.sum() / live) if live else 1.0
-        return cls(postings.text, postings.ends, np.diff(postings.pointers).astype(np.int32), live, average)
-
-    def idf(self, term: bytes) -> float:
-        """Lucene's inverse document frequency; of a term that was not there, that of a frequency of 0."""
-        number = Terms(self.text, self.ends).find(term)
-        frequency = int(self.frequencies[number]) if number >= 0 else 0
-        return math.log(1 + (self.passages - frequency + 0.5) / (frequency + 0.5))
-
-    def only(self, terms: Callable[[bytes], bool]) -> WordStatistics:
-        """The same without the terms that no remaining passage has; their idf becomes that of an unseen term."""
-        everything = Terms(self.text, self.ends)
-        kept = [number for number, term in enumerate(everything) if terms(term)]
-        fewer = Terms.of([everything[number] for number in kept])
-        return self._replace(text=fewer.text, ends=fewer.ends, frequencies=self.frequencies[kept])
 
 
 class QueryTerm(NamedTuple):
@@ -300,42 +164,3 @@ class Calibration(NamedTuple):
         others = np.append(values[1:2] if len(values) > 1 else values[:1] - 1, np.repeat(values[:1], len(values) - 1))
         features = np.stack([np.ones_like(values), values, values - others, np.asarray(coverage, np.float64)], 1)
         return [float(value) for value in 1 / (1 + np.exp(-(features @ np.array(self[:4])).clip(-30, 30)))]
-
-
-def merge_small(postings: Sequence[Postings]) -> list[Postings]:
-    """The same passages with small consecutive postings merged into one: a query looks each term up once in each."""
-    merged: list[Postings] = []
-    small: list[Postings] = []
-    for part in [*postings, None]:
-        if part is not None and len(part.lengths) < SMALL_POSTINGS:
-            small.append(part)
-            continue
-        if small:
-            merged.append(small[0] if len(small) == 1 else Postings.concat(small))
-            small = []
-        if part is not None:
-            merged.append(part)
-    return merged
-
-
-def encode_term(word: str, salt: str) -> bytes:
-    """A word as it is stored: in UTF-8 or, with a salt, as a keyed hash.
-
-    Whoever has the index can then still test whether a word occurs, but cannot read the words off the file.
-    """
-    return hashlib.blake2b(word.encode(), digest_size=8, key=salt.encode()).digest() if salt else word.encode()
-
-
-def to_tensors(part: Postings | WordStatistics) -> dict[str, NDArray[Any]]:
-    """The arrays of a record by name; single numbers become arrays of one."""
-    return {name: value if isinstance(value, np.ndarray) else np.array([value], np.float64) for name, value in part._asdict().items()}
-
-
-def statistics_from(tensors: Mapping[str, NDArray[Any]]) -> WordStatistics:
-    """Statistics read from a file; ValueError unless its arrays fit together."""
-    text, ends, frequencies = tensors["text"], tensors["ends"], tensors["frequencies"]
-    fits = len(ends) == len(frequencies) and (ends[-1] if len(ends) else 0) == len(text) and (np.diff(ends, prepend=0) > 0).all()
-    passages, average = int(tensors["passages"][0]), float(tensors["average"][0])
-    if not fits or ends.dtype != np.int64 or not (passages >= 0 and 0 < average < math.inf):
-        raise ValueError("word statistics that do not fit together")
-    return WordStatistics(text, ends, frequencies, passages, average)

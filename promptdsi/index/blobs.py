@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.corpus import Document
+from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
-from promptdsi.engine.words import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import adopt, atomic_write, discard, sha256_of
 

@@ -21,7 +21,8 @@ import numpy as np
 from promptdsi.corpus.corpus import Corpus, Judgement, Query
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.split_words import TOKEN
-from promptdsi.engine.words import K1, B, Terms, WordTable
+from promptdsi.engine.postings import Terms
+from promptdsi.engine.words import K1, B, WordTable
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.index.generation import Generation
@@ -120,7 +121,7 @@ def _hugging_face(generation: Generation, folder: Path) -> None:
     """The encoder as transformers and sentence-transformers load it, with the rows."""
     import torch
 
-    from promptdsi.methods.vector_search import to_bytes
+    from promptdsi.methods.saving import to_bytes
     from promptdsi.model.families import library_config, library_weights
 
     method = generation.method

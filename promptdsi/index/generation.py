@@ -23,7 +23,7 @@ from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import Calibration, WordTable
-from promptdsi.errors import DataError
+from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import DocumentSample, Location
@@ -36,6 +36,7 @@ from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
 
+ENGINES = ("auto", "onnx", "int8", "torch")
 OPEN_FILES = 64  # document files open at a time: an index may have more corpora than a process may open files
 # Generations of one index have the same encoder: it is built once for all that are open.
 _shared_sessions: weakref.WeakValueDictionary[tuple[Any, ...], EncoderSessions] = weakref.WeakValueDictionary()
@@ -275,3 +276,12 @@ def suggest_similar(docid: str, docids: Collection[str]) -> str:
     if not matches and len(docids) <= 5000:  # spelling is compared pair by pair
         matches = difflib.get_close_matches(docid, docids, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def resolve_engine(engine: str, device: str) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named."""
+    if engine not in ENGINES:
+        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if engine in ("onnx", "int8") and device not in ("auto", "cpu"):
+        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
+    return engine if engine != "auto" else "onnx" if device in ("auto", "cpu") else "torch"

@@ -19,13 +19,12 @@ from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
 from promptdsi.index import delete, export, purge, results, search, verify
-from promptdsi.index.generation import Generation, Opening, open_generation, suggest_similar
+from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
-ENGINES = ("auto", "onnx", "int8", "torch")
 Stop = Callable[[], bool]
 OnStart = Callable[[results.WorkEstimate], None]
 
@@ -106,7 +105,7 @@ class Index:
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
         """
         store = Store(Path(path).expanduser())
-        index = cls(store, store.manifest(at), Opening(check, _resolve_engine(engine, device), device, threads), pinned=at is not None)
+        index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads), pinned=at is not None)
         return index._load(at) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
@@ -186,9 +185,9 @@ class Index:
 
     def upgrade(self) -> Manifest:
         """Let words count beside the rows of an index that has none, from the text it stores. Nothing is trained."""
-        from promptdsi.index import update
+        from promptdsi.index import upgrade
 
-        return self._committed(update.upgrade(self._writable()))
+        return self._committed(upgrade.upgrade(self._writable()))
 
     @overload
     def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hit]: ...
@@ -200,10 +199,10 @@ class Index:
         self, queries: str | list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0
     ) -> list[results.Hit] | list[list[results.Hit]]:
         """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
-        listed = [queries] if isinstance(queries, str) else queries
-        requests = [results.SearchRequest(query, k, explain, min_confidence) for query in listed]
-        hits = [result.hits for result in self.search_batch(requests)]
-        return hits[0] if isinstance(queries, str) else hits
+        request = results.SearchRequest("", k, explain, min_confidence)
+        if isinstance(queries, str):
+            return self.search_batch([request._replace(query=queries)])[0].hits
+        return [result.hits for result in self.search_batch([request._replace(query=query) for query in queries])]
 
     def search_batch(self, requests: Sequence[results.SearchRequest], *, stop: Stop = lambda: False) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
@@ -239,9 +238,8 @@ class Index:
         """
         result = search.evaluate_split(self.opened, corpus, split, run, run_k)
         if record:
-            self.store.write_record(
-                results.EvalRecord(self.generation, corpus.name, split, [min(query.ranks) for query in result.query_ranks])
-            )
+            ranks = [min(query.ranks) for query in result.query_ranks]
+            self.store.write_record(results.EvalRecord(self.generation, corpus.name, split, ranks))
         return result
 
     def eval_records(self) -> list[results.EvalRecord]:
@@ -303,12 +301,3 @@ class Index:
         """Forget the generation that was current before a write; the newest one is opened when next needed."""
         self._opened = self._manifest = None
         return result
-
-
-def _resolve_engine(engine: str, device: str) -> str:
-    """The engine that `auto` stands for: torch where another device than the CPU is named."""
-    if engine not in ENGINES:
-        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    if engine in ("onnx", "int8") and device not in ("auto", "cpu"):
-        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
-    return engine if engine != "auto" else "onnx" if device in ("auto", "cpu") else "torch"

@@ -27,7 +27,7 @@ from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
-from promptdsi.methods.vector_search import DocumentBlock, Learned, SavedWords, assemble, to_bytes
+from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
 from promptdsi.training.encoding import TrainingPair
@@ -60,7 +60,7 @@ def effort_params(effort: str | None) -> dict[str, Any]:
     """What a level of effort sets; nothing where none is given, and the preset decides."""
     if effort is not None and effort not in EFFORTS:
         raise UsageError(f"effort={effort!r} must be one of {', '.join(EFFORTS)}")
-    return {"fit": EFFORTS[effort]} if effort else {}
+    return {f"fit.{option}": value for option, value in EFFORTS[effort].items()} if effort else {}
 
 
 def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:

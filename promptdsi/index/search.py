@@ -58,10 +58,11 @@ def search_batch(
             found = Retrieved(top.rows[position].tolist(), top.scores[position].tolist(), words[position] if words else None)
             hits = _hits(generation, request, found)
             certain = not hits or hits[0].confidence is None or hits[0].confidence >= generation.calibration.bound  # type: ignore[union-attr]
-            hits = [hit for hit in hits if hit.confidence is None or hit.confidence >= request.min_confidence]
+            shown = [number for number, hit in enumerate(hits) if hit.confidence is None or hit.confidence >= request.min_confidence]
+            hits = [hits[number] for number in shown]
             if request.explain and hits:
-                selection = encoded.selection_of(position)
-                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, found, hits)
+                selection, rows = encoded.selection_of(position), [found.rows[number] for number in shown]
+                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, found._replace(rows=rows), hits)
             results.append(SearchResult(hits, encoded.truncated[position], certain))
     return results
 
@@ -104,7 +105,7 @@ def explain_hits(
     generation: Generation, query: str, vector: Floats, selection: Selection | None, found: Retrieved, hits: list[Hit]
 ) -> list[Hit]:
     """The hits of one query with `why` filled in; `vector` and `selection` are the query's."""
-    rows, table, matched_words = found.rows[: len(hits)], generation.table, found.words
+    rows, table, matched_words = found.rows, generation.table, found.words
     by_rows = table.ranks(vector, rows).tolist()
     by_words: list[int | None] = table.ranks(np.zeros_like(vector), rows, matched_words).tolist() if matched_words else [None] * len(rows)
     learned = table.scores(vector, rows).tolist()

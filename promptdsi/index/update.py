@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus, check_characters, check_document, whole_text
-from promptdsi.engine.words import Postings, WordStatistics
+from promptdsi.corpus.corpus import Corpus, check_characters, check_document
 from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.index.blobs import STORES, Documents, content_hash
+from promptdsi.index.blobs import STORES, content_hash
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.method_io import (
     estimate_work,
@@ -28,14 +27,12 @@ from promptdsi.index.method_io import (
 )
 from promptdsi.index.results import Report, WorkEstimate
 from promptdsi.index.store import WORK, Store, writing
-from promptdsi.methods.options import merge_params
 from promptdsi.methods.promptdsi import PromptDSI
-from promptdsi.methods.vector_search import to_bytes
+from promptdsi.methods.saving import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import receive_corpus, share_corpus
 from promptdsi.training.encoding import TrainingPair, encode_once
-from promptdsi.training.fusion import DEFAULT_WEIGHT
 
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
 UNCHANGED = "the index is unchanged"
@@ -175,30 +172,6 @@ def tune(store: Store, options: Options) -> list[Report]:
             reports.append(_commit(store, manifest, method, corpus, pairs, report, started, options, parent, entry.name, then))
             parent = store.manifest()
     return reports
-
-
-def upgrade(store: Store) -> Manifest:
-    """Add the words of every corpus, from the stored text, to an index that was made without; its rows stay as they are."""
-    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
-        parent = store.ready(training_blobs)
-        if parent.statistics:
-            raise UsageError(f"{store.folder} has words already")
-        if parent.store != "text":
-            raise PromptDSIError(f"{store.folder} stores no text (--store {parent.store}) to take words from; create it anew")
-        corpora, words = [], []
-        for entry in parent.corpora:
-            assert entry.documents is not None
-            store.blobs.check(entry.documents, parent.sizes[entry.documents])
-            opened = Documents(store.blobs.path(entry.documents))
-            texts = {position: whole_text(document) for position, document in opened}
-            opened.close()
-            words.append(Postings.build(texts.get(position, "") for position in range(entry.count)))
-            corpora.append(replace(entry, words=store.blobs.put_words(words[-1], since=entry.since)))
-        params = merge_params(parent.params, {"encoding": {"words": True}})
-        metadata = parent.metadata | {"word_weight": DEFAULT_WEIGHT, "word_salt": ""}
-        statistics = store.blobs.put_statistics(WordStatistics.of(words[0]))
-        changes = {"params": params, "metadata": metadata, "statistics": statistics}
-        return store.commit(parent.next("upgrade", corpora=tuple(corpora), **changes))
 
 
 def _trained(

@@ -115,8 +115,8 @@ def training_pairs_of(corpus: Corpus | Passages, *, pseudo: int, seed: int, anno
     return pairs
 
 
-def calibration_pairs(passages: Passages, *, seed: int, limit: int) -> tuple[list[TrainingPair], bool]:
-    """Queries to fit the weight of words and confidences on, at most `limit`, and whether they are annotated.
+def calibration_pairs(passages: Passages, *, seed: int, limit: int) -> tuple[list[TrainingPair], str]:
+    """Queries to fit the weight of words and confidences on, at most `limit`, and what they are: dev, train or pseudo.
 
     Dev queries where there are enough, else train queries, else half the words of pseudo-queries: people do not quote documents.
     """
@@ -124,10 +124,10 @@ def calibration_pairs(passages: Passages, *, seed: int, limit: int) -> tuple[lis
     for split in ("dev", "train"):
         pairs = [TrainingPair(pair.query.text, pair.docid) for pair in corpus.pairs(split, kinds=("annotated",))]
         if len(pairs) >= LEAST_QUERIES:
-            return rng.sample(pairs, min(limit, len(pairs))), True
+            return rng.sample(pairs, min(limit, len(pairs))), split
     pseudo = training_pairs_of(passages, pseudo=2, seed=seed, annotated=False)
     chosen = [pair._replace(text=_half(pair.text, rng), passage=None) for pair in rng.sample(pseudo, min(limit, len(pseudo)))]
-    return [pair for pair in chosen if pair.text], False
+    return [pair for pair in chosen if pair.text], "pseudo"
 
 
 def _half(text: str, rng: random.Random) -> str:

@@ -17,7 +17,7 @@ from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.model.path import Floats
 
 Matrix = NDArray[np.float32]  # (Q, N)
-# The weight of words is one of these. Annotated queries alone would take it to zero where they are all paraphrases, and part numbers and names
+# The weight of words is one of these. Annotated queries alone would take it to zero where all are paraphrases, and part numbers and names
 # could no longer be found: the least weight is one at which an exact identifier comes first.
 WEIGHTS = np.geomspace(0.8, 3.2, 13)
 DEFAULT_WEIGHT = 1.0
@@ -71,7 +71,7 @@ def fit_weight(scored: ScoreParts) -> float:
 def _reciprocal_ranks(scored: ScoreParts, weight: float) -> NDArray[np.float64]:
     scores = scored.products + np.float32(weight) * scored.coverage
     target = scores[np.arange(len(scores)), scored.targets][:, None]
-    return 1.0 / (1 + (scores > target).sum(1))
+    return np.asarray(1.0 / (1 + (scores > target).sum(1)))
 
 
 def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi.corpus.split_words import split_words
+from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import RowBlock, quantize
 from promptdsi.engine.row_table import RowTable
-from promptdsi.engine.words import K1, B, Postings, WordStatistics, WordTable, statistics_from, to_tensors
+from promptdsi.engine.words import K1, B, WordTable
 
 VOCABULARY = ["tea", "water", "kettle", "leaf", "mountain", "INV-2023-00417", "0xC000021A", "naïve", "東京都", "etc/nginx/sites"]
 TEXTS = st.lists(st.lists(st.sampled_from(VOCABULARY), max_size=12).map(" ".join), min_size=1, max_size=30)

@@ -128,7 +128,7 @@ def test_every_family_goes_to_the_library_and_back(family: str, tmp_path: Path) 
     import tiny
     from transformers import AutoModel
 
-    from promptdsi.methods.vector_search import to_bytes
+    from promptdsi.methods.saving import to_bytes
     from promptdsi.model.families import library_config, library_weights, read_config, read_weights
 
     changes: dict[str, Any] = {"family": family}

@@ -20,7 +20,7 @@ from promptdsi.errors import UsageError
 from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
 from promptdsi.index.results import NoIndex
 from promptdsi.index.store import Store
-from promptdsi.methods.vector_search import to_bytes
+from promptdsi.methods.saving import to_bytes
 
 GOLDEN = Path(__file__).parent / "golden"
 

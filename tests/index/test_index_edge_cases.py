@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
-from promptdsi.engine.words import Postings
+from promptdsi.engine.postings import Postings
 from promptdsi.errors import UsageError
 from promptdsi.index import update
 from promptdsi.index.blobs import Ids

@@ -88,7 +88,7 @@ def build(place: Path, documents: int) -> None:
 
     from promptdsi import Corpus, Document, Index
     from promptdsi.corpus.corpus import whole_text
-    from promptdsi.engine.words import Postings, WordStatistics
+    from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 

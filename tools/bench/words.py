@@ -84,7 +84,7 @@ def build(folder: Path, count: int) -> None:
 
     from promptdsi import Corpus, Document, Index
     from promptdsi.corpus.split_words import split_words
-    from promptdsi.engine.words import Postings, WordStatistics
+    from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 
@@ -135,7 +135,7 @@ def contestant(name: str, folder: Path) -> Ranker:
 def build_speed(what: str, count: int) -> float:
     """Passages a second, on one core: word weights as an index stores them, or bm25s's index of the same words."""
     from promptdsi.corpus.split_words import split_words
-    from promptdsi.engine.words import Postings
+    from promptdsi.engine.postings import Postings
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     written = list(texts(count))

@@ -1,0 +1,91 @@
+"""The k best documents of a query, from approximate scores whose error is bounded: only rows that may be among them are scored exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from promptdsi.engine.quantized import QuantizedQuery
+from promptdsi.engine.words import WordQuery
+from promptdsi.model.path import Floats
+
+if TYPE_CHECKING:
+    from promptdsi.engine.row_table import RowChunk, RowTable
+
+Numbers = NDArray[np.int64]
+CANDIDATES = 64  # candidates scored exactly without a second look at their bounds: scoring them is faster than looking
+SAMPLE = 16  # groups per result wanted, whose maxima estimate the k-th best score
+
+
+class TopK:
+    """The k best documents of one query among the chunks seen so far, each by its best row."""
+
+    def __init__(self, table: RowTable, query: Floats, k: int, words: WordQuery | None = None) -> None:
+        self.table, self.query, self.k, self.words = table, query, k, words
+        self.pairs: list[tuple[float, int]] = []  # (score, row), best first
+        self.threshold = -np.inf  # an exact score below it cannot be among the k best
+
+    def update(self, chunk: RowChunk, scores: Floats, bound: float | np.float32, query: QuantizedQuery | None = None) -> None:
+        """Take a chunk into account. No score of it is off by more than `bound`; `query` gives the bound of each single row."""
+        words_error = np.float32(0)
+        if self.words:
+            self.words.add_to(scores, chunk.first)
+            words_error = self.words.error
+        whole_bound = bound + words_error
+        if self.threshold == -np.inf:
+            self.threshold = kth_best(chunk.best_of_documents(scores), self.k) - float(whole_bound)  # k documents certainly reach it
+        candidates = np.flatnonzero(scores >= self.threshold - whole_bound if self.threshold > -np.inf else scores > -np.inf)
+        first, rest = candidates, candidates[:0]
+        if (limit := max(2 * self.k, CANDIDATES)) < len(candidates):
+            # Score the most promising first: the threshold is then exact, and few of the rest still reach it.
+            order = np.argpartition(scores[candidates], len(candidates) - limit)
+            first, rest = candidates[order[-limit:]], candidates[order[:-limit]]
+        self._score(first + chunk.first)
+        rest = rest[scores[rest] >= self.threshold - whole_bound]
+        if len(rest):  # the bound of the chunk's worst row was not enough: take each row's own
+            length, error = chunk.length[rest], chunk.error[rest]
+            if query is None:
+                bounds = bound * ((length + error) / (chunk.max_length + chunk.max_error))
+            else:
+                bounds = query.error_bound(length, error)
+            self._score(rest[scores[rest] >= self.threshold - bounds - words_error] + chunk.first)
+
+    def _score(self, rows: Numbers) -> None:
+        """Score rows exactly and keep the best of the k best documents."""
+        if not len(rows):
+            return
+        scores = self.table.scores(self.query, rows, self.words)
+        if self.table.document_starts is not None:
+            rows, scores = self._best_rows(rows, scores)
+        kth = np.partition(scores, len(scores) - self.k)[len(scores) - self.k] if len(scores) > self.k else -np.inf
+        good = scores >= max(kth, self.threshold)
+        pairs = zip(scores[good].tolist(), rows[good].tolist(), strict=True)
+        self.pairs = sorted([*self.pairs, *pairs], key=lambda pair: (-pair[0], self.table.docids[pair[1]], pair[1]))
+        if self.table.document_starts is not None:  # a document may have rows in two chunks
+            best: dict[int, tuple[float, int]] = {}
+            for pair in self.pairs:
+                best.setdefault(self.table.document_rows(pair[1])[0], pair)
+            self.pairs = list(best.values())
+        self.pairs = self.pairs[: self.k]
+        if len(self.pairs) == self.k:
+            self.threshold = max(self.threshold, self.pairs[-1][0])
+
+    def _best_rows(self, rows: Numbers, scores: Floats) -> tuple[Numbers, Floats]:
+        """Of each document its best row, the first of equal ones."""
+        assert self.table.document_starts is not None
+        documents = np.searchsorted(self.table.document_starts, rows, side="right")
+        order = np.lexsort((rows, -scores, documents))
+        best = order[np.flatnonzero(np.diff(documents[order], prepend=-1))]
+        return rows[best], scores[best]
+
+
+def kth_best(scores: Floats, k: int) -> float:
+    """A score that at least k of these reach, and not many more; -inf where there are fewer than k."""
+    if len(scores) < k:
+        return -np.inf
+    groups = SAMPLE * k
+    if len(scores) >= 2 * groups:  # the k-th best of group maxima is a lower bound, found without partitioning all scores
+        scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(0)
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k])
