@@ -25,8 +25,6 @@ from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
-Stop = Callable[[], bool]
-OnStart = Callable[[results.WorkEstimate], None]
 
 
 class Index:
@@ -59,21 +57,20 @@ class Index:
         device: str = "auto",
         offline: bool = False,
         progress: Progress = silent,
-        on_start: OnStart | None = None,
+        on_start: results.OnStart | None = None,
     ) -> Self:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
         `effort` is `quick` (rows are the documents' vectors), `normal` (rows are learned, the default) or `full` (the encoder is trained
         too). Without `words` only rows count. `preset` and then `params` (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`) set the
         parameters of the method. `store` says what is stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are
-        stored to measure drift with later, `keep_queries` stores the training queries for `search(explain=True)`. `on_start` is called
-        with an estimate before training begins.
+        stored to measure drift with, `keep_queries` stores the training queries. `on_start` is called with an estimate.
         """
         from promptdsi.index import method_io, update  # import torch
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
+        given["encoding.words"] = None if words else False
         params = {**method_io.effort_params(effort), **(params or {}), **{key: value for key, value in given.items() if value is not None}}
-        params |= {} if words else {"encoding.words": False}
         options = update.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
         options = replace(options, progress=progress, on_start=on_start)
         report = update.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
@@ -155,7 +152,7 @@ class Index:
         keep_queries: bool = False,
         seed: int | None = None,
         progress: Progress = silent,
-        on_start: OnStart | None = None,
+        on_start: results.OnStart | None = None,
     ) -> results.Report:
         """Learn the next corpus and commit a generation. No earlier document or query is read.
 
@@ -170,7 +167,12 @@ class Index:
         return self.report
 
     def tune(
-        self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
+        self,
+        *,
+        max_drift: float | None = None,
+        seed: int | None = None,
+        progress: Progress = silent,
+        on_start: results.OnStart | None = None,
     ) -> list[results.Report]:
         """Train the corpora that were added with `fast`, one generation each."""
         from promptdsi.index import update as training
@@ -190,21 +192,21 @@ class Index:
         return self._committed(upgrade.upgrade(self._writable()))
 
     @overload
-    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hit]: ...
+    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> results.Hits: ...
 
     @overload
-    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[list[results.Hit]]: ...
+    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hits]: ...
 
-    def search(
-        self, queries: str | list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0
-    ) -> list[results.Hit] | list[list[results.Hit]]:
+    def search(self, queries: Any, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> results.Hits | list[results.Hits]:
         """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
         request = results.SearchRequest("", k, explain, min_confidence)
         if isinstance(queries, str):
             return self.search_batch([request._replace(query=queries)])[0].hits
         return [result.hits for result in self.search_batch([request._replace(query=query) for query in queries])]
 
-    def search_batch(self, requests: Sequence[results.SearchRequest], *, stop: Stop = lambda: False) -> list[results.SearchResult]:
+    def search_batch(
+        self, requests: Sequence[results.SearchRequest], *, stop: Callable[[], bool] = lambda: False
+    ) -> list[results.SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
         return search.search_batch(self.opened, requests, stop=stop)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,6 +87,9 @@ class Hit(NamedTuple):
         return fields | ({"why": why.to_json()} if why else {})
 
 
+Hits = list[Hit]
+
+
 class SearchResult(NamedTuple):
     """The hits of one query; `truncated` tells whether the query is longer than the model reads.
 
@@ -123,6 +126,9 @@ class WorkEstimate(NamedTuple):
     truncated: int  # documents longer than the model reads, estimated
     seconds: float
     bytes: int
+
+
+OnStart = Callable[[WorkEstimate], None]
 
 
 @dataclass(frozen=True)
