@@ -21,6 +21,7 @@ from promptdsi.files import sha256_of
 from promptdsi.index import delete, export, purge, results, search, verify
 from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
+from promptdsi.index.results import Hits, OnStart
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
@@ -57,7 +58,7 @@ class Index:
         device: str = "auto",
         offline: bool = False,
         progress: Progress = silent,
-        on_start: results.OnStart | None = None,
+        on_start: OnStart | None = None,
     ) -> Self:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
@@ -152,12 +153,11 @@ class Index:
         keep_queries: bool = False,
         seed: int | None = None,
         progress: Progress = silent,
-        on_start: results.OnStart | None = None,
+        on_start: OnStart | None = None,
     ) -> results.Report:
         """Learn the next corpus and commit a generation. No earlier document or query is read.
 
-        `fast` adds the documents without training; `tune` trains them later. `update` replaces documents whose content changed.
-        With `max_drift` nothing is committed if Hits@10 on the stored probe queries falls by more than that.
+        `fast` leaves training to `tune`, `update` replaces changed documents, `max_drift` bounds the fall of Hits@10 on stored probes.
         """
         from promptdsi.index import update as training
 
@@ -167,12 +167,7 @@ class Index:
         return self.report
 
     def tune(
-        self,
-        *,
-        max_drift: float | None = None,
-        seed: int | None = None,
-        progress: Progress = silent,
-        on_start: results.OnStart | None = None,
+        self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
     ) -> list[results.Report]:
         """Train the corpora that were added with `fast`, one generation each."""
         from promptdsi.index import update as training
@@ -192,12 +187,12 @@ class Index:
         return self._committed(upgrade.upgrade(self._writable()))
 
     @overload
-    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> results.Hits: ...
+    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> Hits: ...
 
     @overload
-    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[results.Hits]: ...
+    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[Hits]: ...
 
-    def search(self, queries: Any, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> results.Hits | list[results.Hits]:
+    def search(self, queries: Any, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> Hits | list[Hits]:
         """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
         request = results.SearchRequest("", k, explain, min_confidence)
         if isinstance(queries, str):
