@@ -1,4 +1,4 @@
-"""Passages: a document longer than the model reads, cut where its text suggests it. Every character belongs to exactly one passage.
+"""Passages: a document longer than the model reads, split where its text suggests it. Every character belongs to exactly one passage.
 
 The title, and the heading a passage stands under, are put in front of its text: a passage must be understood without its neighbours.
 """
@@ -20,10 +20,10 @@ from promptdsi.corpus.split_words import split_words
 
 TokenStarts = Callable[[Sequence[str]], list[NDArray[np.int64]]]  # where each token of each text begins, in characters
 HEADING = re.compile(r"^(?:#{1,6}[ \t]+(?P<marked>\S.*?)[ \t#]*|(?P<underlined>\S.{0,120})\n(?:={3,}|-{3,})[ \t]*)$", re.MULTILINE)
-# Where a text may be cut, best first; a cut is before the next passage's first character.
+# Where a text may be split, best first; a passage begins there: the next passage's first character.
 BREAKS = [re.compile(pattern) for pattern in (r"\n[ \t]*\n\s*", r"\n\s*", r"(?<=[.!?;…])[\"'”’)\]]*\s+|(?<=[。！？])", r"\s+")]
 SPECIAL_TOKENS = 2
-LEAST = 0.25  # of the limit: a passage is not cut shorter than that for the sake of a better break
+LEAST = 0.25  # of the limit: a passage is not shorter than that for the sake of a better break
 LEAST_SECTION = 16  # tokens: a shorter section, such as a heading alone, stays with the next one
 
 
@@ -40,26 +40,27 @@ class Passages:
     """The passages of a corpus, document by document."""
 
     corpus: Corpus
-    cuts: Sequence[Sequence[Passage]]  # by document
+    by_document: Sequence[Sequence[Passage]]  # by document
 
     @property
     def counts(self) -> list[int]:
-        return [len(cut) for cut in self.cuts]
+        return [len(parts) for parts in self.by_document]
 
     @property
     def docids(self) -> list[str]:
         """The docid of each passage's document."""
-        return [document.docid for document, cut in zip(self.corpus.documents, self.cuts, strict=True) for _ in cut]
+        return [document.docid for document, parts in zip(self.corpus.documents, self.by_document, strict=True) for _ in parts]
 
     def documents(self) -> list[Document]:
         """Each passage as a document of its own: the same docid, the title with the heading, and the passage's text."""
-        return [passage_document(document, part) for document, cut in zip(self.corpus.documents, self.cuts, strict=True) for part in cut]
+        pairs = zip(self.corpus.documents, self.by_document, strict=True)
+        return [passage_document(document, part) for document, parts in pairs for part in parts]
 
     def texts_with_queries(self, pairs: Iterable[Pair]) -> list[str]:
         """The text of each passage whose words count: title, heading and text, and the queries of its document that fit it best."""
         texts = [whole_text(document) for document in self.documents()]
         first = dict(zip((document.docid for document in self.corpus.documents), accumulate(self.counts, initial=0), strict=False))
-        counts = {document.docid: len(cut) for document, cut in zip(self.corpus.documents, self.cuts, strict=True)}
+        counts = {document.docid: len(parts) for document, parts in zip(self.corpus.documents, self.by_document, strict=True)}
         queries: dict[int, list[str]] = {}
         for pair in pairs:
             words, numbers = set(split_words(pair.query.text)), range(first[pair.docid], first[pair.docid] + counts[pair.docid])
@@ -68,8 +69,8 @@ class Passages:
         return ["\n".join([text, *queries.get(number, ())]) for number, text in enumerate(texts)]
 
     def boundaries(self) -> list[list[int]]:
-        """Where the passages of each document begin, and where the last ends; nothing for a document that was not cut."""
-        return [[*(part.start for part in cut), cut[-1].end] if len(cut) > 1 else [] for cut in self.cuts]
+        """Where the passages of each document begin, and where the last ends; nothing for a document of one passage."""
+        return [[*(part.start for part in parts), parts[-1].end] if len(parts) > 1 else [] for parts in self.by_document]
 
 
 def passage_document(document: Document, passage: Passage) -> Document:
@@ -87,7 +88,7 @@ def whole_documents(corpus: Corpus) -> Passages:
 
 def cut_corpus(corpus: Corpus, limit: int, token_starts: TokenStarts) -> Passages:
     """Cut every document of more than `limit` tokens, title included, into passages of at most that."""
-    cuts: list[list[Passage]] = [[Passage(0, len(document.text))] for document in corpus.documents]
+    by_document: list[list[Passage]] = [[Passage(0, len(document.text))] for document in corpus.documents]
     # A token has at least one character: most documents need no look at their tokens.
     longer = [number for number, document in enumerate(corpus.documents) if len(whole_text(document)) > limit - SPECIAL_TOKENS]
     documents = [corpus.documents[number] for number in longer]
@@ -96,8 +97,9 @@ def cut_corpus(corpus: Corpus, limit: int, token_starts: TokenStarts) -> Passage
         if len(starts) > limit - SPECIAL_TOKENS:
             before = len(whole_text(document)) - len(document.text)  # the title and what joins it to the text
             title = int(np.searchsorted(starts, before))
-            cuts[number] = cut_text(document.text, starts[title:] - before, limit - SPECIAL_TOKENS - min(title, limit // 4), token_starts)
-    return Passages(corpus, cuts)
+            room = limit - SPECIAL_TOKENS - min(title, limit // 4)
+            by_document[number] = cut_text(document.text, starts[title:] - before, room, token_starts)
+    return Passages(corpus, by_document)
 
 
 def cut_text(text: str, starts: NDArray[np.int64], limit: int, token_starts: TokenStarts) -> list[Passage]:

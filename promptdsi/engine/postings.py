@@ -101,13 +101,14 @@ class Postings(NamedTuple):
         """The same with the words of some passages erased, and every term that no other passage has."""
         erased = np.zeros(len(self.lengths), bool)
         erased[list(passages)] = True
-        kept = ~erased[self.passages]
-        owners = np.repeat(np.arange(len(self.ends)), np.diff(self.pointers))[kept]
+        remaining = ~erased[self.passages]
+        owners = np.repeat(np.arange(len(self.ends)), np.diff(self.pointers))[remaining]
         left = np.flatnonzero(np.bincount(owners, minlength=len(self.ends)))
         terms, position = self.terms, np.searchsorted(left, owners)
         lengths = np.where(erased, 0, self.lengths)
         named = [terms[number] for number in left]
-        return type(self).from_occurrences(named, position, self.passages[kept].astype(np.int64), self.counts[kept], lengths=lengths)
+        passages = self.passages[remaining].astype(np.int64)
+        return type(self).from_occurrences(named, position, passages, self.counts[remaining], lengths=lengths)
 
     def check(self) -> None:
         """Raise ValueError unless the arrays fit together, so that no search reads beside them."""
@@ -147,9 +148,9 @@ class WordStatistics(NamedTuple):
     def only(self, terms: Callable[[bytes], bool]) -> WordStatistics:
         """The same without the terms that no remaining passage has; their idf becomes that of an unseen term."""
         everything = Terms(self.text, self.ends)
-        kept = [number for number, term in enumerate(everything) if terms(term)]
-        fewer = Terms.of([everything[number] for number in kept])
-        return self._replace(text=fewer.text, ends=fewer.ends, frequencies=self.frequencies[kept])
+        remaining = [number for number, term in enumerate(everything) if terms(term)]
+        fewer = Terms.of([everything[number] for number in remaining])
+        return self._replace(text=fewer.text, ends=fewer.ends, frequencies=self.frequencies[remaining])
 
 
 def merge_small(postings: Sequence[Postings]) -> list[Postings]:

@@ -239,15 +239,15 @@ class RowTable:
         directions = unit(self.vectors(rows))
         nearest: list[dict[int, tuple[float, int]]] = [{} for _ in rows]  # document's first row → best cosine, its row
         for chunk in self._chunks(PRODUCT_SCORES // BATCH):
-            for row, cosines, found in zip(rows, chunk.products(directions, self.threads, unit), nearest, strict=True):
-                own = self.document_rows(row)
-                cosines[max(own.start - chunk.first, 0) : max(own.stop - chunk.first, 0)] = -np.inf
+            for row, cosines, nearby in zip(rows, chunk.products(directions, self.threads, unit), nearest, strict=True):
+                same_document = self.document_rows(row)
+                cosines[max(same_document.start - chunk.first, 0) : max(same_document.stop - chunk.first, 0)] = -np.inf
                 kth = kth_best(chunk.best_of_documents(cosines), k)
                 for other in np.flatnonzero((cosines >= kth) & (cosines > -np.inf)).tolist():
                     pair = (float(cosines[other]), chunk.first + other)
                     document = self.document_rows(pair[1]).start
-                    found[document] = max(found.get(document, pair), pair)
-        return [[(row, cosine) for cosine, row in sorted(found.values(), key=lambda pair: -pair[0])[:k]] for found in nearest]
+                    nearby[document] = max(nearby.get(document, pair), pair)
+        return [[(row, cosine) for cosine, row in sorted(nearby.values(), key=lambda pair: -pair[0])[:k]] for nearby in nearest]
 
     def _scan(self, heaps: list[TopK], queries: Floats) -> None:
         """Approximate scores from int8 rows: each chunk is read once per query."""

@@ -112,34 +112,34 @@ class WordQuery:
 
     def coverage(self, passages: Sequence[int] | Ints) -> NDArray[np.float64]:
         """The share of the query's information that these passages' words carry, 0 to 1: (n,) in float64."""
-        numbers = np.asarray(passages, np.int64)
-        total = np.zeros(len(numbers))
-        for term in self.terms:
-            total += term.share * self._saturation(term, numbers)
+        total = np.zeros(len(passages))
+        for term, saturation in zip(self.terms, self._saturation(np.asarray(passages, np.int64)), strict=True):
+            total += term.share * saturation  # term by term: equal passages sum in the same order, so they tie
         return total
 
     def matches(self, passage: int) -> list[tuple[str, float]]:
         """The words of the query that a passage contains, with what each adds to its score, most first."""
-        numbers = np.array([passage], np.int64)
-        added = [(term.word, self.table.weight * term.share * float(self._saturation(term, numbers)[0])) for term in self.terms]
+        saturation = self._saturation(np.array([passage], np.int64))[:, 0].tolist()
+        added = [(term.word, self.table.weight * term.share * value) for term, value in zip(self.terms, saturation, strict=True)]
         return sorted(((word, weight) for word, weight in added if weight), key=lambda pair: (-pair[1], pair[0]))
 
-    def _saturation(self, term: QueryTerm, numbers: Ints) -> NDArray[np.float64]:
-        """tf / (tf + k1 (1 − b + b |p| / average)) of one term in some passages: (n,)."""
-        table, saturation = self.table, np.zeros(len(numbers))
+    def _saturation(self, numbers: Ints) -> NDArray[np.float64]:
+        """tf / (tf + k1 (1 − b + b |p| / average)) of each term in some passages: (terms, n)."""
+        table = self.table
+        saturation = np.zeros((len(self.terms), len(numbers)))
         blocks = np.searchsorted(table.firsts, numbers, side="right") - 1
-        for block in np.unique(blocks):
-            part, number = table.postings[block], term.numbers[block]
-            if number < 0:
-                continue
-            inside = np.flatnonzero(blocks == block)
+        for block in set(blocks.tolist()):
+            part, inside = table.postings[block], np.flatnonzero(blocks == block)
             local = numbers[inside] - table.firsts[block]
-            passages = part.passages[part.pointers[number] : part.pointers[number + 1]]
-            position = np.searchsorted(passages, local)
-            hit = (position < len(passages)) & (passages[np.minimum(position, len(passages) - 1)] == local)
-            counts = part.counts[part.pointers[number] + position[hit]].astype(np.float64)
-            penalty = K1 * (1 - B + B * part.lengths[local[hit]] / table.statistics.average)
-            saturation[inside[hit]] = counts / (counts + penalty)
+            penalty = K1 * (1 - B + B * part.lengths[local] / table.statistics.average)
+            for row, term in enumerate(self.terms):
+                if (number := term.numbers[block]) < 0:
+                    continue
+                first, end = part.pointers[number], part.pointers[number + 1]
+                passages = part.passages[first:end]
+                position = np.minimum(np.searchsorted(passages, local), len(passages) - 1)
+                counts = np.where(passages[position] == local, part.counts[first + position], 0).astype(np.float64)
+                saturation[row, inside] = counts / (counts + penalty)
         return saturation
 
 

@@ -214,9 +214,9 @@ class Ids(NamedTuple):
 
     @classmethod
     def of(cls, documents: Sequence[Document], *, since: int, boundaries: Sequence[list[int]] = ()) -> Ids:
-        cuts = {str(position): cut for position, cut in enumerate(boundaries) if cut}
+        offsets_by_position = {str(position): offsets for position, offsets in enumerate(boundaries) if offsets}
         hashes = "".join(content_hash(document) for document in documents)
-        return cls(since, [document.docid for document in documents], hashes, cuts)
+        return cls(since, [document.docid for document in documents], hashes, offsets_by_position)
 
     @property
     def passages(self) -> list[int]:
@@ -231,7 +231,7 @@ class Ids(NamedTuple):
         hashes = ["0" * HASH if position in positions else self.content_hash(position) for position in range(len(self.docids))]
         docids = [None if position in positions else docid for position, docid in enumerate(self.docids)]
         boundaries = {
-            position: [0] * len(cut) if int(position) in positions else cut for position, cut in self.boundaries.items()
+            position: [0] * len(offsets) if int(position) in positions else offsets for position, offsets in self.boundaries.items()
         }  # how many passages there were stays: no other row moves
         return Ids(self.since, docids, "".join(hashes), boundaries)
 

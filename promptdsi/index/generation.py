@@ -181,10 +181,10 @@ class Generation:
         return RowOrigin(self.manifest.corpora[number], number, document - self.firsts[number], passage)
 
     def passage(self, row: int) -> tuple[int, int] | None:
-        """Where in its document's text a row's passage begins and ends; None where the document was not cut."""
+        """Where in its document's text a row's passage begins and ends; None where the document is one passage."""
         entry, _, position, passage = self.origin(row)
-        cut = self.store.outline(entry.ids).boundaries.get(str(position))
-        return (cut[passage], cut[passage + 1]) if cut else None
+        offsets = self.store.outline(entry.ids).boundaries.get(str(position))
+        return (offsets[passage], offsets[passage + 1]) if offsets else None
 
     def document(self, row: int) -> Document | None:
         """What is stored of a row's document: None where nothing is."""

@@ -265,9 +265,9 @@ def _unfindable(method: PromptDSI, pairs: Sequence[TrainingPair]) -> list[str]:
         queries.setdefault(pair.docid, []).append(pair.text)
     missing = list(queries)
     for turn in range(max((len(texts) for texts in queries.values()), default=0)):  # nearly all are found in the first turn
-        asked = [docid for docid in missing if turn < len(queries[docid])]
-        results = method.search([queries[docid][turn] for docid in asked], k=10)
-        retrieved = {docid for docid, result in zip(asked, results, strict=True) if docid in result.docids}
+        pending = [docid for docid in missing if turn < len(queries[docid])]
+        results = method.search([queries[docid][turn] for docid in pending], k=10)
+        retrieved = {docid for docid, result in zip(pending, results, strict=True) if docid in result.docids}
         missing = [docid for docid in missing if docid not in retrieved]
     return missing
 

@@ -55,14 +55,14 @@ def search_batch(
         for position, request in enumerate(requests):
             if stop():
                 raise SearchStopped
-            found = Retrieved(top.rows[position].tolist(), top.scores[position].tolist(), words[position] if words else None)
-            hits = _hits(generation, request, found)
+            retrieved = Retrieved(top.rows[position].tolist(), top.scores[position].tolist(), words[position] if words else None)
+            hits = _hits(generation, request, retrieved)
             certain = not hits or hits[0].confidence is None or hits[0].confidence >= generation.calibration.bound  # type: ignore[union-attr]
             shown = [number for number, hit in enumerate(hits) if hit.confidence is None or hit.confidence >= request.min_confidence]
             hits = [hits[number] for number in shown]
             if request.explain and hits:
-                selection, rows = encoded.selection_of(position), [found.rows[number] for number in shown]
-                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, found._replace(rows=rows), hits)
+                selection, rows = encoded.selection_of(position), [retrieved.rows[number] for number in shown]
+                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, retrieved._replace(rows=rows), hits)
             results.append(SearchResult(hits, encoded.truncated[position], certain))
     return results
 
@@ -75,12 +75,12 @@ class Retrieved(NamedTuple):
     words: WordQuery | None
 
 
-def _hits(generation: Generation, request: SearchRequest, found: Retrieved) -> list[Hit]:
-    confidences: Sequence[float | None] = [None] * len(found.rows)
+def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) -> list[Hit]:
+    confidences: Sequence[float | None] = [None] * len(retrieved.rows)
     if generation.calibration:
-        coverage = found.words.coverage(found.rows).tolist() if found.words else [0.0] * len(found.rows)
-        confidences = generation.calibration.confidence(found.scores, coverage)
-    numbered = zip(range(1, request.k + 1), found.rows, found.scores, confidences, strict=False)
+        coverage = retrieved.words.coverage(retrieved.rows).tolist() if retrieved.words else [0.0] * len(retrieved.rows)
+        confidences = generation.calibration.confidence(retrieved.scores, coverage)
+    numbered = zip(range(1, request.k + 1), retrieved.rows, retrieved.scores, confidences, strict=False)
     return [_hit(generation, request.query, *values) for values in numbered]
 
 
@@ -102,10 +102,10 @@ def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) ->
 
 
 def explain_hits(
-    generation: Generation, query: str, vector: Floats, selection: Selection | None, found: Retrieved, hits: list[Hit]
+    generation: Generation, query: str, vector: Floats, selection: Selection | None, retrieved: Retrieved, hits: list[Hit]
 ) -> list[Hit]:
     """The hits of one query with `why` filled in; `vector` and `selection` are the query's."""
-    rows, table, matched_words = found.rows, generation.table, found.words
+    rows, table, matched_words = retrieved.rows, generation.table, retrieved.words
     by_rows = table.ranks(vector, rows).tolist()
     by_words: list[int | None] = table.ranks(np.zeros_like(vector), rows, matched_words).tolist() if matched_words else [None] * len(rows)
     learned = table.scores(vector, rows).tolist()

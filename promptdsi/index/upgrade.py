@@ -45,7 +45,7 @@ def _stored_texts(ids: Ids, documents: Mapping[int, Document]) -> Iterator[str]:
     """The text of each row from the stored documents: a whole document, or one of its passages; nothing where it was purged."""
     for position, passages in enumerate(ids.passages):
         document = documents.get(position)
-        cut = ids.boundaries.get(str(position), [0, len(document.text) if document else 0])
-        for start, end in pairwise(cut):
+        offsets = ids.boundaries.get(str(position), [0, len(document.text) if document else 0])
+        for start, end in pairwise(offsets):
             yield whole_text(document._replace(text=document.text[start:end])) if document else ""
-        assert passages == len(cut) - 1
+        assert passages == len(offsets) - 1

@@ -47,7 +47,7 @@ class VectorSearch(ABC):
     truncated_documents_: int = field(init=False, repr=False, compare=False)  # of the last corpus
     words_: WordTable | None = field(default=None, init=False, repr=False, compare=False)
     word_salt_: str = field(default="", init=False, repr=False, compare=False)  # with one, words are stored as hashes
-    _cut: Passages | None = field(default=None, init=False, repr=False, compare=False)
+    _last_passages: Passages | None = field(default=None, init=False, repr=False, compare=False)
     calibration_: Calibration | None = field(default=None, init=False, repr=False, compare=False)
 
     @abstractmethod
@@ -117,18 +117,19 @@ class VectorSearch(ABC):
         limit = min(self.encoding.passage_tokens, self.encoding.document_tokens)  # a passage is read in one window
         if not limit:
             return whole_documents(corpus)
-        if self._cut is None or self._cut.corpus is not corpus:  # kept until the corpus is learned: training needs them again and again
-            self._cut = cut_corpus(corpus, limit, self.tokenizer_.token_starts)
-        return self._cut
+        # Kept until the corpus is learned: training needs them again and again.
+        if self._last_passages is None or self._last_passages.corpus is not corpus:
+            self._last_passages = cut_corpus(corpus, limit, self.tokenizer_.token_starts)
+        return self._last_passages
 
     def add_words(self, corpus: Corpus) -> None:
         """Take in the words of a corpus whose rows were just added, where words count."""
         if not self.encoding.words:
-            self._cut = None
+            self._last_passages = None
             return
         texts = self.passages(corpus).texts_with_queries(corpus.pairs("train", kinds=("annotated",)) if self.annotated_words() else ())
         postings = Postings.build(texts, self.word_salt_)
-        self._cut = None  # no text of a corpus is kept once it is learned
+        self._last_passages = None  # no text of a corpus is kept once it is learned
         if self.words_ is None:
             weight = self.encoding.word_weight or DEFAULT_WEIGHT
             self.words_ = WordTable([postings], WordStatistics.of(postings), weight=weight, salt=self.word_salt_)
@@ -147,7 +148,7 @@ class VectorSearch(ABC):
         words = self.words_
         if words and kind == "train":  # their own words stand beside their documents': they are scored without them
             words = WordTable([Postings.build(self.passages(corpus).texts_with_queries(()), words.salt)], words.statistics, salt=words.salt)
-        self._cut = None
+        self._last_passages = None
         if len(pairs) < LEAST_QUERIES:
             return
         table, texts = RowTable.from_rows(rows), [pair.text for pair in pairs]

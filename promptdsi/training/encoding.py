@@ -100,11 +100,11 @@ def training_pairs_of(corpus: Corpus | Passages, *, pseudo: int, seed: int, anno
     if pseudo:
         parts = iter(passages.documents())
         for document, count in zip(corpus.documents, passages.counts, strict=True):
-            own = [next(parts) for _ in range(count)]
+            document_passages = [next(parts) for _ in range(count)]
             if document.docid in given:
                 pairs += [TrainingPair(text, document.docid) for text in given[document.docid][: pseudo * count]]
                 continue
-            for number, part in enumerate(own):
+            for number, part in enumerate(document_passages):
                 spans = unique_queries(next(generator.generate([part])), pseudo)
                 queries = spans or [" ".join(whole_text(part).split()[:FIRST_WORDS])]
                 pairs += [TrainingPair(text, document.docid, number if count > 1 else None) for text in queries[:pseudo]]

@@ -23,7 +23,7 @@ WEIGHTS = np.geomspace(0.8, 3.2, 13)
 DEFAULT_WEIGHT = 1.0
 MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more queries change little
 RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
-KEPT = 0.95  # of the right first hits reach the bound below which nothing certain was found
+RETAINED_SHARE = 0.95  # of the right first hits reach the bound below which nothing certain was found
 STEPS = 50  # of Newton's method
 
 
@@ -92,7 +92,7 @@ def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
     inputs, labels = np.concatenate(features).astype(np.float64), np.concatenate(right).astype(np.float64)
     weights = _logistic(inputs, labels)
     likely = 1 / (1 + np.exp(-(inputs @ weights).clip(-30, 30)))
-    bound = np.quantile(likely[labels > 0], 1 - KEPT) if labels.any() else 0.0
+    bound = np.quantile(likely[labels > 0], 1 - RETAINED_SHARE) if labels.any() else 0.0
     intercept, score, margin, coverage = weights.tolist()
     return Calibration(intercept, score, margin, coverage, float(bound))
 

@@ -81,8 +81,8 @@ def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: T
     scores = mask_deleted(scale * (vectors @ piece.T), first, deleted)  # (B, n)
     if masked is not None:
         queries, rows = masked
-        here = (rows >= first) & (rows < first + len(piece))
-        scores[queries[here], rows[here] - first] = -torch.inf
+        inside = (rows >= first) & (rows < first + len(piece))
+        scores[queries[inside], rows[inside] - first] = -torch.inf
     return scores
 
 

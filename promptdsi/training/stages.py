@@ -76,8 +76,8 @@ def learn_everything(
         with autocast(device):
             vectors = model.unprompted(tokens)  # (B, D)
         if sharded is None:
-            wanted, masked = _assign(examples, torch.from_numpy(batch), vectors, model.rows.blocks[-1], targets)
-            return cross_entropy(vectors, model.rows, wanted, scale=model.scale, masked=masked).mean()
+            batch_targets, masked = _assign(examples, torch.from_numpy(batch), vectors, model.rows.blocks[-1], targets)
+            return cross_entropy(vectors, model.rows, batch_targets, scale=model.scale, masked=masked).mean()
         vectors = gather(vectors.float(), world, len(batch))
         loss = sharded.cross_entropy(vectors, targets[torch.from_numpy(world.order(batch))], scale=model.scale)
         sum_gradients(encoder.values())
@@ -127,9 +127,9 @@ def learn_rows(
 
     def step(batch: Numbers) -> Tensor:
         numbers = torch.from_numpy(batch)
-        wanted, masked = _assign(local, numbers, vectors[numbers], new, positions)
+        batch_targets, masked = _assign(local, numbers, vectors[numbers], new, positions)
         softmax: dict[str, Any] = {"scale": model.scale, "deleted": deleted, "masked": masked}
-        return retained(cross_entropy_given_old(vectors[numbers], new, old[numbers], wanted, **softmax).mean())
+        return retained(cross_entropy_given_old(vectors[numbers], new, old[numbers], batch_targets, **softmax).mean())
 
     groups = [Group({"rows": new}, options.row_lr, options.row_decay)]
     # All vectors have the same size, so batches need no bucketing by length: every example counts as length 1.
@@ -163,10 +163,10 @@ def learn_prompts(
         numbers = torch.from_numpy(batch)
         with autocast(device):
             encoded: Encoded = model(tokens, entering=states.batch(batch.tolist(), tokens), query=states.query[numbers])
-        wanted, masked = _assign(local, numbers, encoded.vectors, new, targets - first_new)
+        batch_targets, masked = _assign(local, numbers, encoded.vectors, new, targets - first_new)
         masked = masked and (masked[0], masked[1] + first_new)
         softmax: dict[str, Any] = {"scale": model.scale, "scope": limits.softmax_scope, "masked": masked}
-        return retained(cross_entropy(encoded.vectors, model.rows, wanted + first_new, **softmax).mean() + encoded.selection.loss)
+        return retained(cross_entropy(encoded.vectors, model.rows, batch_targets + first_new, **softmax).mean() + encoded.selection.loss)
 
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
     # Lazy: a batch selects a few prompts of a pool, and the others must not move by stale momentum.
@@ -181,8 +181,8 @@ def _assign(examples: Examples, numbers: Tensor, vectors: Tensor, rows: Tensor, 
     """The target of each query of a batch among `rows`, and the other passages of its document, which are no wrong answers."""
     if examples.siblings is None:
         return targets[numbers], None
-    wanted = examples.siblings.assign(numbers, vectors, rows, targets[numbers])
-    return wanted, examples.siblings.masked(numbers, wanted)
+    batch_targets = examples.siblings.assign(numbers, vectors, rows, targets[numbers])
+    return batch_targets, examples.siblings.masked(numbers, batch_targets)
 
 
 def identity_of(model: DSI, examples: Examples) -> str:

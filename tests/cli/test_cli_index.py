@@ -128,14 +128,14 @@ def test_explain_gives_what_the_row_and_each_word_add(index_folder: Path, run: A
 def test_effort_and_words_are_chosen_at_create(index_folder: Path, backbone: str, run: Any, tmp_path: Path) -> None:
     options = ["--backbone", backbone, "--offline", "--device", "cpu", "--set", "document_tokens=48", "--set", "max_tokens=24"]
     options += ["--set", "pseudo_queries=1"]
-    made = {}
+    created = {}
     for effort in ("quick", "normal", "full"):
         outcome = run("create", effort, "d0", "--effort", effort, *options, *([] if effort == "quick" else ["--set", "fit.epochs=1"]))
         assert outcome.returncode == 0, outcome.stderr
-        made[effort] = Index.open(tmp_path / effort, device="cpu").manifest
+        created[effort] = Index.open(tmp_path / effort, device="cpu").manifest
     # Blobs are named by their checksum: the same name is the same encoder.
-    assert made["quick"].encoder == made["normal"].encoder != made["full"].encoder
-    assert len({manifest.corpora[0].rows for manifest in made.values()}) == 3 and made["quick"].corpora[0].words
+    assert created["quick"].encoder == created["normal"].encoder != created["full"].encoder
+    assert len({manifest.corpora[0].rows for manifest in created.values()}) == 3 and created["quick"].corpora[0].words
     outcome = run("create", "plain", "d0", "--no-words", "--effort", "quick", *options)
     assert outcome.returncode == 0, outcome.stderr
     words = ["what is water made of", "-k", "1", "--explain", "--device", "cpu"]

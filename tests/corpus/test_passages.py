@@ -1,4 +1,4 @@
-"""Long documents are cut into passages: nothing is lost, none is too long, and each knows its heading."""
+"""Long documents are split into passages: nothing is lost, none is too long, and each knows its heading."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def token_starts(texts: Sequence[str]) -> list[np.ndarray]:
 @given(TEXTS, st.sampled_from(["", "A title", "A very long title " * 10]), st.integers(8, 60))
 def test_every_character_belongs_to_one_passage_and_none_is_too_long(text: str, title: str, limit: int) -> None:
     document = Document("d", text, title)
-    [cut] = cut_corpus(Corpus([document]), limit, token_starts).cuts
-    assert cut[0].start == 0 and cut[-1].end == len(text)
-    assert all(earlier.end == later.start for earlier, later in pairwise(cut))
+    [parts] = cut_corpus(Corpus([document]), limit, token_starts).by_document
+    assert parts[0].start == 0 and parts[-1].end == len(text)
+    assert all(earlier.end == later.start for earlier, later in pairwise(parts))
     room = limit - SPECIAL_TOKENS
     if len(token_starts([whole_text(document)])[0]) <= room:
-        assert len(cut) == 1
-    for passage in cut:
+        assert len(parts) == 1
+    for passage in parts:
         assert passage.start < passage.end
-        assert len(cut) == 1 or len(token_starts([text[passage.start : passage.end]])[0]) <= room + 1  # a cut may split one token in two
+        assert len(parts) == 1 or len(token_starts([text[passage.start : passage.end]])[0]) <= room + 1  # a token may be split
 
 
 def test_passages_end_at_headings_then_paragraphs_then_sentences() -> None:
     sentence = "one two three four five six seven eight nine ten. "
     text = f"{sentence * 3}\n\n{sentence * 2}\n\n## Brewing\n\n{sentence * 3}{sentence * 4}"
-    [cut] = cut_corpus(Corpus([Document("d", text, "Tea")]), 45, token_starts).cuts
-    parts = [text[passage.start : passage.end] for passage in cut]
-    assert parts[0].endswith("\n\n") and "## Brewing" not in parts[0]
-    assert parts[1].strip() == (sentence * 2).strip()
-    assert parts[2].startswith("## Brewing") and parts[2].rstrip().endswith("ten.")
-    assert [passage.heading for passage in cut] == ["", "", "", "Brewing", "Brewing"][: len(cut)]
-    assert passage_document(Document("d", text, "Tea"), cut[3]).title == "Tea. Brewing"
+    [parts] = cut_corpus(Corpus([Document("d", text, "Tea")]), 45, token_starts).by_document
+    texts = [text[passage.start : passage.end] for passage in parts]
+    assert texts[0].endswith("\n\n") and "## Brewing" not in texts[0]
+    assert texts[1].strip() == (sentence * 2).strip()
+    assert texts[2].startswith("## Brewing") and texts[2].rstrip().endswith("ten.")
+    assert [passage.heading for passage in parts] == ["", "", "", "Brewing", "Brewing"][: len(parts)]
+    assert passage_document(Document("d", text, "Tea"), parts[3]).title == "Tea. Brewing"
 
 
 def test_a_short_document_is_one_passage_as_it_is() -> None:
@@ -62,9 +62,9 @@ def test_the_words_of_a_query_go_to_the_passage_that_has_most_of_them() -> None:
     texts = passages.texts_with_queries([Pair(corpus.queries[0], "d")])
     assert [("what boils water" in part) for part in texts] == [False] * (len(texts) - 1) + [True]
     assert passages.docids == ["d"] * len(texts)
-    assert passages.boundaries() == [[*(passage.start for passage in passages.cuts[0]), len(text)]]
+    assert passages.boundaries() == [[*(passage.start for passage in passages.by_document[0]), len(text)]]
 
 
 def test_a_document_of_one_endless_word_is_cut_all_the_same() -> None:
-    [cut] = cut_corpus(Corpus([Document("d", "x" * 1000)]), 20, token_starts).cuts
-    assert cut[0] == Passage(0, 90) and cut[-1].end == 1000
+    [parts] = cut_corpus(Corpus([Document("d", "x" * 1000)]), 20, token_starts).by_document
+    assert parts[0] == Passage(0, 90) and parts[-1].end == 1000

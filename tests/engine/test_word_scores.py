@@ -31,12 +31,12 @@ def reference_coverage(query: str, texts: list[str], statistics_texts: list[str]
         frequency = sum(word in words for words in counted)
         return math.log(1 + (len(lengths) - frequency + 0.5) / (frequency + 0.5))
 
-    asked = Counter(split_words(query))
-    total = sum(count * idf(word) for word, count in asked.items())
+    query_words = Counter(split_words(query))
+    total = sum(count * idf(word) for word, count in query_words.items())
     covered = []
     for words in (Counter(split_words(text)) for text in texts):
         penalty = K1 * (1 - B + B * sum(words.values()) / average)
-        covered.append(sum(count * idf(word) * words[word] / (words[word] + penalty) for word, count in asked.items()) / (total or 1))
+        covered.append(sum(count * idf(word) * words[word] / (words[word] + penalty) for word, count in query_words.items()) / (total or 1))
     return covered
 
 
@@ -146,10 +146,10 @@ def test_fused_search_by_document_is_exact(seed: int, passages: list[int], block
     texts = [" ".join(rng.choice(VOCABULARY, rng.integers(0, 6))) for _ in names]
     hidden = {number for number in range(len(passages)) if rng.random() < 0.2}
     deleted = {row for number in hidden for row in range(starts[number], starts[number] + passages[number])}
-    cuts = sorted({0, *rng.integers(0, len(names) + 1, blocks - 1).tolist(), len(names)})
-    parts = [rows[low:high] for low, high in pairwise(cuts)]
+    edges = sorted({0, *rng.integers(0, len(names) + 1, blocks - 1).tolist(), len(names)})
+    parts = [rows[low:high] for low, high in pairwise(edges)]
     table = RowTable([RowBlock(part, quantize(part)) for part in parts], names, deleted, document_starts=starts)
-    postings = [Postings.build(texts[low:high]) for low, high in pairwise(cuts)]
+    postings = [Postings.build(texts[low:high]) for low, high in pairwise(edges)]
     word_table = WordTable(postings, WordStatistics.of(postings[0]), weight=1.5)
     word_queries = [word_table.query(" ".join(rng.choice(VOCABULARY, 3))) for _ in queries] if words else None
     top = table.top(queries, k, word_queries)
