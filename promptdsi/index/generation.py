@@ -90,6 +90,8 @@ class Generation:
             names += self.manifest.document_names(number, ids.docids, ids.passages, blocks[-1].rows.shape)
             passages += ids.passages
         self.starts = np.cumsum([0, *passages[:-1]])  # the first row of each document
+        if not all(0 <= number < len(names) for number in self.manifest.tombstones):
+            raise ValueError("documents are deleted that do not exist")
         docids = [name for name, count in zip(names, passages, strict=True) for _ in range(count)]
         deleted = {row for number in self.manifest.tombstones for row in range(self.starts[number], self.starts[number] + passages[number])}
         threads = self.threads or cores()

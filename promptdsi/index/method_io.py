@@ -30,7 +30,7 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
-from promptdsi.training.encoding import TrainingPair
+from promptdsi.training.encoding import PASSAGE, TrainingPair
 
 CHARACTERS_PER_TOKEN = 4.5
 BACKWARD = 3.2  # a training step costs this many forward passes
@@ -169,8 +169,11 @@ def write_corpus(
         entry = replace(entry, probes=blobs.put_list(probes, since=since))
     if kept_pairs is not None:
         annotated = {(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))}
-        kinds = ["annotated" if tuple(pair) in annotated else "pseudo" for pair in kept_pairs]
-        queries = [{"docid": pair.docid, "text": pair.text, "kind": kind} for pair, kind in zip(kept_pairs, kinds, strict=True)]
+        kinds = ["annotated" if pair[:2] in annotated else "pseudo" for pair in kept_pairs]
+        queries = [
+            {"docid": pair.docid, "text": pair.text, "kind": kind} | ({} if pair.passage is None else {"passage": pair.passage})
+            for pair, kind in zip(kept_pairs, kinds, strict=True)
+        ]
         entry = replace(entry, queries=blobs.put_list(queries, since=since))
     return entry
 
@@ -202,7 +205,7 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
     opened.close()
     live = {document.docid for document in documents}
     stored = [query for query in store.blobs.list(entry.queries) if query["docid"] in live] if entry.queries else []
-    queries = [Query(f"q{number}", query["text"], query["kind"]) for number, query in enumerate(stored)]
+    queries = [Query(f"q{number}", query["text"], query["kind"], {PASSAGE: query.get("passage")}) for number, query in enumerate(stored)]
     judgements = [Judgement(f"q{number}", query["docid"]) for number, query in enumerate(stored)]
     return Corpus(documents, queries, {"train": judgements}, name=entry.name)
 

@@ -101,7 +101,7 @@ def _words(store: Store, entry: Entry, purged: list[bool]) -> Iterator[str]:
     except (KeyError, ValueError) as error:
         yield str(error)
         return
-    if len(postings.lengths) != entry.row_count:
+    if not len(postings.lengths) == entry.row_count == len(purged):
         yield f"words of {len(postings.lengths)} passages for {entry.row_count} rows"
     elif postings.lengths[purged].any() or np.isin(postings.passages, np.flatnonzero(purged)).any():
         yield "words of a purged document are still there"

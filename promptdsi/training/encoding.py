@@ -27,6 +27,7 @@ from promptdsi.model.rows import Rows
 from promptdsi.progress import Advance, Progress, silent
 
 LEAST_QUERIES = 30  # fewer tell too little about the weight of words or confidences
+PASSAGE = "promptdsi-passage"  # metadata of a pseudo-query that an index stores: the number of the passage it was made from
 FIRST_WORDS = 24  # of a document no span can be taken from
 
 
@@ -93,16 +94,16 @@ def training_pairs_of(corpus: Corpus | Passages, *, pseudo: int, seed: int, anno
     passages = corpus if isinstance(corpus, Passages) else whole_documents(corpus)
     corpus = passages.corpus
     pairs = [TrainingPair(pair.query.text, pair.docid) for pair in corpus.pairs("train", kinds=("annotated",))] if annotated else []
-    given: dict[str, list[str]] = {}
+    given: dict[str, list[TrainingPair]] = {}
     for pair in corpus.pairs("train", kinds=("pseudo",)):
-        given.setdefault(pair.docid, []).append(pair.query.text)
+        given.setdefault(pair.docid, []).append(TrainingPair(pair.query.text, pair.docid, pair.query.metadata.get(PASSAGE)))
     generator = Spans(per_document=max(1, pseudo), seed=seed)
     if pseudo:
         parts = iter(passages.documents())
         for document, count in zip(corpus.documents, passages.counts, strict=True):
             document_passages = [next(parts) for _ in range(count)]
             if document.docid in given:
-                pairs += [TrainingPair(text, document.docid) for text in given[document.docid][: pseudo * count]]
+                pairs += given[document.docid][: pseudo * count]
                 continue
             for number, part in enumerate(document_passages):
                 spans = unique_queries(next(generator.generate([part])), pseudo)
