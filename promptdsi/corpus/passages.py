@@ -105,7 +105,8 @@ def cut_corpus(corpus: Corpus, limit: int, token_starts: TokenStarts) -> Passage
 def cut_text(text: str, starts: NDArray[np.int64], limit: int, token_starts: TokenStarts) -> list[Passage]:
     """Cut a text whose tokens begin at `starts` into passages of at most `limit` tokens, each with its heading.
 
-    A passage ends at a heading if there is one, else at the last good break within the limit: an empty line, a line, a sentence, a word.
+    A passage ends at a heading if there is one, else at the first empty line after a quarter of the limit, else at the last good break
+    within it: a line, a sentence, a word.
     """
     headings = [(match.start(), match["marked"] or match["underlined"]) for match in HEADING.finditer(text)]
     costs = [len(tokens) + 1 for tokens in token_starts([name for _, name in headings])] if headings else []
@@ -134,7 +135,10 @@ def _end(length: int, start: int, starts: NDArray[np.int64], room: int, headings
         return heading
     if furthest == length:
         return length
-    for positions in breaks:
+    paragraph = breaks[0][position] if (position := bisect.bisect_right(breaks[0], max(start, least))) < len(breaks[0]) else length
+    if paragraph <= furthest:  # the first, not the last: a passage about one thing is found more often than one about three
+        return paragraph
+    for positions in breaks[1:]:
         last = positions[position - 1] if (position := bisect.bisect_right(positions, furthest)) else 0
         if last > max(start, least):
             return last
