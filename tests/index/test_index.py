@@ -163,6 +163,29 @@ def test_explain(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
     assert index.search(query, k=1)[0].why is None
 
 
+def test_explanations_belong_to_their_hits_where_others_are_left_out(place: Path) -> None:
+    index = Index.open(place, device="cpu")
+    everything = {hit.docid: hit for hit in index.search(QUERY, k=24, explain=True)}
+    confidences = sorted(hit.confidence for hit in everything.values() if hit.confidence is not None)
+    assert len(confidences) == 24, "the index is calibrated"
+    for bound in (confidences[6], confidences[18]):
+        hits = index.search(QUERY, k=24, explain=True, min_confidence=bound)
+        assert {hit.docid for hit in hits} == {docid for docid, hit in everything.items() if (hit.confidence or 0) >= bound}
+        for hit in hits:
+            assert hit.why is not None and everything[hit.docid].why is not None
+            assert (hit.why.learned, hit.why.words) == (everything[hit.docid].why.learned, everything[hit.docid].why.words)  # type: ignore[union-attr]
+
+
+def test_an_index_of_passages_without_words_can_be_upgraded(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
+    index = small.create(tmp_path / "index", corpora[0], backbone, words=False)
+    assert index.manifest.statistics is None and index.manifest.corpora[0].row_count > len(corpora[0])
+    index.upgrade()
+    title = corpora[0].documents[5].title
+    assert index.search(title)[0].docid == corpora[0].documents[5].docid and index.verify().problems == []
+    index.add(corpora[1])
+    assert len(index.search(title, k=100)) == 24
+
+
 def test_opening_maps_weights_and_writes_nothing(place: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in place.rglob("*")}
     generation._shared_sessions.clear()  # an index with the same encoder may be open elsewhere
