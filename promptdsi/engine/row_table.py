@@ -143,10 +143,6 @@ class RowTable:
         starts = range(len(self)) if self.document_starts is None else self.document_starts.tolist()
         return {self.docids[row]: row for row in starts}
 
-    def rows_of(self, docid: str) -> range:
-        """All rows of a document."""
-        return self.document_rows(self.row_of[docid])
-
     def document_rows(self, row: int) -> range:
         """All rows of the document that a row belongs to."""
         if self.document_starts is None:

@@ -170,5 +170,8 @@ class DSIMethod(VectorSearch, Method):
         annotated = not new or self.new_corpus_queries == "gen+train"
         return training_pairs_of(self.passages(corpus), pseudo=self.pseudo_queries, seed=self.seed, annotated=annotated)
 
+    def annotated_words(self) -> bool:
+        return self.words_ is None or self.new_corpus_queries == "gen+train"
+
     def examples(self, pairs: Pairs) -> Examples:
         return tokenize_pairs(pairs, self.model_.rows, self.tokenizer_, max_tokens=self.encoding.max_tokens)

@@ -137,7 +137,7 @@ class VectorSearch(ABC):
             self.words_ = self.words_.grown(postings)
 
     def annotated_words(self) -> bool:
-        """Whether the words of annotated train queries are put to those of their documents."""
+        """Whether the words of the corpus's annotated train queries count as words of their documents."""
         return True
 
     @torch.no_grad()

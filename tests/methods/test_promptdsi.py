@@ -15,7 +15,7 @@ import tiny
 import torch
 from all_strategies import ALL, PROMPTED
 
-from promptdsi import Corpus
+from promptdsi import Corpus, Judgement, Query
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.methods.options import merge_params, nest_params
@@ -23,7 +23,6 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.path import unit
 from promptdsi.training import stages
 from promptdsi.training.encoding import selection_vectors, training_pairs_of
-from promptdsi.training.topics import mine_topics
 from promptdsi.training.training import Diverged
 
 
@@ -41,7 +40,7 @@ def backbone(stream: list[Corpus], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def quick(backbone: str) -> dict[str, Any]:
-    """The preset `best`, cut short."""
+    """The preset `rows`, cut short."""
     changes = {
         "backbone": backbone,
         "fit": {"epochs": 2, "batch_size": 32},
@@ -291,6 +290,17 @@ def test_pseudo_queries_only_uses_no_annotated_query_of_a_new_corpus(quick: dict
     )
 
 
+@pytest.mark.parametrize(("queries", "counts"), [("gen", False), ("gen+train", True)])
+def test_words_of_annotated_queries_count_only_where_such_queries_may_be_used(
+    queries: str, counts: bool, quick: dict[str, Any], stream: list[Corpus]
+) -> None:
+    changes = {"encoding": {"words": True}, "fit": {"learn": "nothing"}, "new_corpus_queries": queries}
+    method = PromptDSI.from_params(merge_params(quick, changes, {"prompts": "none"})).fit(stream[0])
+    new = Corpus(stream[1].documents, [Query("q", "zyzzyva")], {"train": [Judgement("q", stream[1].documents[0].docid)]})
+    method.add(new)
+    assert method.words_ is not None and (method.words_.parts[-1].terms.find(b"zyzzyva") >= 0) == counts
+
+
 def test_the_paper_preset_runs_with_its_defaults(backbone: str, stream: list[Corpus]) -> None:
     params = PromptDSI().get_params()
     assert (params["prompts"], params["fit"]["epochs"], params["add"]["epochs"]) == ("s++", 20, 10)
@@ -326,37 +336,3 @@ def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path
     assert method.search("jet stream")[0] == method.search(["jet stream"])[0]  # one text is one query, not many letters
     with pytest.raises(DataError, match="holds no saved method"):
         PromptDSI.load(tmp_path)
-
-
-def test_topics_are_deterministic_sorted_by_size_and_named(stream: list[Corpus]) -> None:
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(4, 16))
-    kinds = np.repeat(np.arange(4), [40, 30, 20, 10])
-    vectors = (centres[kinds] + 0.05 * rng.normal(size=(100, 16))).astype(np.float32)
-    texts = [["star planet orbit", "bread oven flour", "violin string bow", "goal match referee"][kind] + " of the" for kind in kinds]
-    topics = mine_topics(vectors, texts, seed=1)
-    assert topics.counts == [40, 30, 20, 10]
-    assert [sorted(words) for words in topics.words] == [
-        ["orbit", "planet", "star"],
-        ["bread", "flour", "oven"],
-        ["bow", "string", "violin"],
-        ["goal", "match", "referee"],
-    ]
-    again = mine_topics(vectors, texts, seed=1)
-    assert np.array_equal(again.labels, topics.labels)
-    with pytest.raises(UsageError, match="no topic engine 'x'"):
-        mine_topics(vectors, texts, engine="x")
-    with pytest.raises(PromptDSIError, match="too few to mine topics"):
-        mine_topics(vectors[:3], texts[:3])
-
-
-def test_no_topic_is_made_of_one_document() -> None:
-    """Its key would be the mean of that document's queries, which a rehearsal-free method does not keep."""
-    rng = np.random.default_rng(0)
-    centres = 10 * np.eye(4, 16)
-    kinds = np.repeat(np.arange(4), [20, 20, 20, 1])
-    vectors = (centres[kinds] + 0.05 * rng.normal(size=(61, 16))).astype(np.float32)
-    topics = mine_topics(vectors, ["word"] * 61)
-    assert len(topics.counts) == 3 and min(topics.counts) > 1 and (topics.labels == -1).sum() == 1
-    few = np.concatenate([np.zeros((11, 16)), 10 * np.eye(3, 16)]).astype(np.float32) + 0.01 * rng.normal(size=(14, 16)).astype(np.float32)
-    assert mine_topics(few, ["word"] * 14).counts == [7, 7]  # eleven alike and three alone: halves, not an error
