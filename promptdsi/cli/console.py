@@ -114,7 +114,7 @@ def use_threads(threads: int | None) -> None:
     if threads is not None:
         import torch
 
-        from promptdsi.engine.graph import cores
+        from promptdsi.model.path import cores
 
         torch.set_num_threads(min(threads, cores()))
 

@@ -7,7 +7,6 @@ and packed again after it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,17 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.model.config import ACTIVATIONS, EncoderConfig
-from promptdsi.model.path import run_layer
+from promptdsi.model.path import cores, run_layer
 
 Array = NDArray[Any]
 OPSET, CONTRIB, IR = 20, "com.microsoft", 10  # ir version: the newest that onnxruntime 1.18 reads
 LARGEST_WEIGHT = 63  # of int8 weights: seven bits, because without VNNI the sum of two products of whole bytes overflows 16 bits
 SIDES = ("query", "key", "value")  # of the joint projection
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Session:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
 from promptdsi.engine.top_k import Numbers, TopK, kth_best
 from promptdsi.engine.words import WordQuery
-from promptdsi.model.path import Floats, unit
+from promptdsi.model.path import Floats, cores, unit
 
 if TYPE_CHECKING:
     from promptdsi.model.rows import Rows

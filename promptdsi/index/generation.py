@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from promptdsi.corpus.corpus import Document
-from promptdsi.engine.graph import cores
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
@@ -29,7 +28,7 @@ from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import DocumentSample, Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig
-from promptdsi.model.path import Tokenizer, check_weights
+from promptdsi.model.path import Tokenizer, check_weights, cores
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 

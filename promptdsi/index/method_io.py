@@ -30,7 +30,7 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
-from promptdsi.training.encoding import PASSAGE, TrainingPair
+from promptdsi.training.examples import PASSAGE, TrainingPair
 
 CHARACTERS_PER_TOKEN = 4.5
 BACKWARD = 3.2  # a training step costs this many forward passes

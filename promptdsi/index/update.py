@@ -32,7 +32,8 @@ from promptdsi.methods.saving import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import receive_corpus, share_corpus
-from promptdsi.training.encoding import TrainingPair, encode_once
+from promptdsi.training.encoding import encode_once
+from promptdsi.training.examples import TrainingPair
 
 MACHINE = ("device", "offline")  # parameters of the machine, not of the index
 UNCHANGED = "the index is unchanged"

@@ -31,7 +31,8 @@ from promptdsi.model.encoder import Encoder, Tokens
 from promptdsi.model.path import Ids, Numbers, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import join
-from promptdsi.training.encoding import TrainingPair, encode_batches, encode_with, training_pairs_of
+from promptdsi.training.encoding import encode_batches, encode_with
+from promptdsi.training.examples import TrainingPair, training_pairs_of
 from promptdsi.training.stages import autocast
 from promptdsi.training.training import Group, Training, TrainingLog, train
 

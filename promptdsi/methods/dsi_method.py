@@ -25,7 +25,8 @@ from promptdsi.model.dsi import seeded
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import Examples, TrainingPair, mean_by_position, tokenize_pairs, training_pairs_of
+from promptdsi.training.encoding import mean_by_position
+from promptdsi.training.examples import Examples, TrainingPair, tokenize_pairs, training_pairs_of
 from promptdsi.training.stages import RowOptions, learn_everything, learn_rows
 from promptdsi.training.training import FirstTraining, TrainingLog
 

@@ -14,7 +14,7 @@ import numpy as np
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import Pairs
 from promptdsi.methods.sequential import Sequential
-from promptdsi.training.encoding import TrainingPair, training_pairs_of
+from promptdsi.training.examples import TrainingPair, training_pairs_of
 
 
 @dataclass(kw_only=True)

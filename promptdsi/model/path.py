@@ -11,6 +11,7 @@ Letters: B batch, T tokens, D width, L prompted layers, P prefix rows per side.
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -87,6 +88,11 @@ class Tokenizer:
             row[: len(text)] = text
         mask = None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None]).to(device)  # (B, T)
         return Tokens(torch.from_numpy(batch).to(device), mask)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[Numbers]:

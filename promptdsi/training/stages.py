@@ -22,7 +22,8 @@ from promptdsi.model.dsi import DSI
 from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
 from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
-from promptdsi.training.encoding import Examples, LowerStates, query_vectors
+from promptdsi.training.encoding import LowerStates, query_vectors
+from promptdsi.training.examples import Examples
 from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, log_sum_over_old
 from promptdsi.training.training import Group, Training, TrainingLog, train
 

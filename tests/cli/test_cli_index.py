@@ -267,7 +267,7 @@ def test_a_terminal_without_unicode_gets_question_marks_and_json_stays_whole(ind
 
 
 def test_more_threads_than_cores_are_not_begun(index_folder: Path) -> None:
-    from promptdsi.engine.graph import cores
+    from promptdsi.model.path import cores
 
     index = Index.open(index_folder, device="cpu", threads=9999)
     assert index.opened.threads == cores() and index.search("tea")

@@ -16,7 +16,7 @@ from promptdsi.errors import UsageError
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.training import stages
-from promptdsi.training.encoding import Examples, training_pairs_of
+from promptdsi.training.examples import Examples, training_pairs_of
 
 DSI_METHODS = [name for name, kind in methods().items() if issubclass(kind, DSIMethod)]
 FROZEN = ["promptdsi", "rows", "rehearsal", "incdsi", "incdsi*"]

@@ -21,7 +21,7 @@ from promptdsi.methods.dpr import DPR, learn_towers, ranking_loss, tower_pairs, 
 from promptdsi.model.dsi import DSI
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import encoding
-from promptdsi.training.encoding import TrainingPair
+from promptdsi.training.examples import TrainingPair
 from promptdsi.training.training import Training, TrainingLog
 
 SMALL: dict[str, Any] = {"max_tokens": 24, "passage_tokens": 40, "batch_size": 8, "device": "cpu", "offline": True, "pooling": "mean"}

@@ -22,7 +22,8 @@ from promptdsi.methods.options import merge_params, nest_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.path import unit
 from promptdsi.training import stages
-from promptdsi.training.encoding import selection_vectors, training_pairs_of
+from promptdsi.training.encoding import selection_vectors
+from promptdsi.training.examples import training_pairs_of
 from promptdsi.training.training import Diverged
 
 

@@ -14,7 +14,7 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import load_backbone
 from promptdsi.training import stages, training
 from promptdsi.training.distributed import join
-from promptdsi.training.encoding import tokenize_pairs, training_pairs_of
+from promptdsi.training.examples import tokenize_pairs, training_pairs_of
 
 STEPS, BATCH = 20, 15  # an odd batch: the processes' parts differ in size
 

@@ -17,7 +17,8 @@ from promptdsi.model.dsi import DSI
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import make_strategy
 from promptdsi.training import stages
-from promptdsi.training.encoding import EncodingCache, Examples, lower_states, query_vectors, uncached_seconds, use_cache
+from promptdsi.training.encoding import EncodingCache, lower_states, query_vectors, uncached_seconds, use_cache
+from promptdsi.training.examples import Examples
 from promptdsi.training.stages import Replay, RowOptions, learn_everything, learn_prompts, learn_rows
 from promptdsi.training.training import Group, Plan, Training, TrainingLog, train
 

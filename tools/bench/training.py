@@ -25,7 +25,8 @@ from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
 from promptdsi.model.path import Tokenizer
-from promptdsi.training.encoding import Examples, TrainingPair, lower_states, tokenize_pairs, training_pairs_of
+from promptdsi.training.encoding import lower_states
+from promptdsi.training.examples import Examples, TrainingPair, tokenize_pairs, training_pairs_of
 from promptdsi.training.objectives import cross_entropy
 from promptdsi.training.stages import learn_rows
 from promptdsi.training.training import bucketed
