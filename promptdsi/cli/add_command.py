@@ -107,12 +107,22 @@ def add(
     show_report(report, index, output)
 
 
-def tune(index: IndexPath, *, max_drift: MaxDrift = None, seed: TrainingSeed = None, runtime: Runtime, output: Output) -> None:
-    """Train what was added with --fast, from what the index stores of it; one generation for each corpus."""
+def tune(
+    index: IndexPath,
+    *,
+    effort: Annotated[
+        str | None, typer.Option("--effort", help="Train the first corpus anew: normal (rows) or full (encoder too).")
+    ] = None,
+    max_drift: MaxDrift = None,
+    seed: TrainingSeed = None,
+    runtime: Runtime,
+    output: Output,
+) -> None:
+    """Train what was created with --effort quick or added with --fast, from what the index stores; one generation for each corpus."""
     if not works_alone():
         return
     use_threads(runtime.threads)
-    reports = open_index(index, device=runtime.device).tune(max_drift=max_drift, seed=seed, **report_progress(output))
+    reports = open_index(index, device=runtime.device).tune(effort=effort, max_drift=max_drift, seed=seed, **report_progress(output))
     if not reports:
         output.say("nothing to tune: no corpus was added with --fast")
     for report in reports:
@@ -175,7 +185,10 @@ def describe_work(work: WorkEstimate) -> str:
     time = f"about {duration(work.seconds)}" if work.seconds >= 10 else "a few seconds"
     training = f"training {count_documents(work.documents)} on {work.queries:,} queries{generated}"
     what = training if work.queries else f"encoding {count_documents(work.documents)}"
-    return f"{what}: {time} and {work.bytes / 1e9:.1f} GB of memory{truncated}"
+    others = ", ".join(f"{effort} {duration(seconds)}" for effort, seconds in work.efforts)
+    levels = f" (--effort {others})" if others else ""
+    now = "it can be searched already; " if work.searchable else ""
+    return f"{now}{what}: {time} and {work.bytes / 1e9:.1f} GB of memory{levels}{truncated}"
 
 
 def show_report(report: Report, index: Path, output: Output) -> None:

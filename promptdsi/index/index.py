@@ -63,18 +63,19 @@ class Index:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
         `effort` is `quick` (rows are the documents' vectors), `normal` (rows are learned, the default) or `full` (the encoder is trained
-        too). Without `words` only rows count. `preset` and then `params` (`{"fit": {"epochs": 1}}` or `{"fit.epochs": 1}`) set the
-        parameters of the method. `store` says what is stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are
+        too; meanwhile the index answers as with `quick`). Without `words` only rows count. `preset`, then `params` (`{"fit.epochs": 1}`)
+        set what the method is made with. `store` says what is stored of documents: `text`, `title` or `none`. `keep_probes` dev queries are
         stored to measure drift with, `keep_queries` stores the training queries. `on_start` is called with an estimate.
         """
-        from promptdsi.index import method_io, update  # import torch
+        from promptdsi.index import effort as levels  # imports torch
+        from promptdsi.index import method_io, update
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
         given["encoding.words"] = None if words else False
         params = {**method_io.effort_params(effort), **(params or {}), **{key: value for key, value in given.items() if value is not None}}
         options = update.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
-        options = replace(options, progress=progress, on_start=on_start)
-        report = update.create(Store(Path(path).expanduser()), corpus, method_io.make_method(method, preset, params), options)
+        options, folder = replace(options, progress=progress, on_start=on_start), Store(Path(path).expanduser())
+        report = levels.create(folder, corpus, method_io.make_method(method, preset, params), effort, options)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -167,16 +168,19 @@ class Index:
         return self.report
 
     def tune(
-        self, *, max_drift: float | None = None, seed: int | None = None, progress: Progress = silent, on_start: OnStart | None = None
+        self,
+        *,
+        effort: str | None = None,
+        max_drift: float | None = None,
+        seed: int | None = None,
+        progress: Progress = silent,
+        on_start: OnStart | None = None,
     ) -> list[results.Report]:
-        """Train the corpora that were added with `fast`, one generation each."""
-        from promptdsi.index import update as training
+        """Train what was not trained yet, one generation for each corpus; D0 only where it is alone, with more `effort` than before."""
+        from promptdsi.index import effort as levels
 
-        options = training.Options(max_drift=max_drift, seed=seed, device=self.opening.device, progress=progress, on_start=on_start)
-        try:
-            reports = training.tune(self._writable(), options)
-        finally:
-            self._committed(None)  # corpora tuned before one that failed stay
+        options = levels.Options(max_drift=max_drift, seed=seed, device=self.opening.device, progress=progress, on_start=on_start)
+        reports = levels.tune(self._committed(self._writable()), effort, options)  # should one corpus fail, those before it stay tuned
         self.report = reports[-1] if reports else self.report
         return reports
 
@@ -233,11 +237,7 @@ class Index:
 
         `record` stores the ranks, no text, in the index; `run` is a TREC run file to write, with the best `run_k` documents of each query.
         """
-        result = search.evaluate_split(self.opened, corpus, split, run, run_k)
-        if record:
-            ranks = [min(query.ranks) for query in result.query_ranks]
-            self.store.write_record(results.EvalRecord(self.generation, corpus.name, split, ranks))
-        return result
+        return search.evaluate_split(self.opened, corpus, split, run, run_k, record=record)
 
     def eval_records(self) -> list[results.EvalRecord]:
         """The evaluations that were recorded, by generation, then by corpus."""

@@ -30,9 +30,10 @@ from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig
 from promptdsi.progress import Progress
+from promptdsi.training.encoding import encode_batches
 from promptdsi.training.examples import PASSAGE, TrainingPair
 
-CHARACTERS_PER_TOKEN = 4.5
+CHARACTERS_PER_TOKEN, CHARACTERS_PER_SPAN = 4.5, 55
 BACKWARD = 3.2  # a training step costs this many forward passes
 FIXED_BYTES = 600_000_000  # Python and its libraries
 MULTIPLICATIONS_PER_SECOND = 5e10
@@ -213,37 +214,39 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
 def estimate_work(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPair], *, first: bool) -> WorkEstimate:
     """Documents, queries, and roughly how long and how much memory, from the encoder's speed on a few texts; no pairs: no training."""
     encoding, options = method.encoding, method.fit_options if first else method.add_options
-    annotated = {pair.query.text for pair in corpus.pairs("train")}
+    annotated = [pair.query.text for pair in corpus.pairs("train", kinds=("annotated",))]
     limit = math.inf if encoding.passage_tokens else encoding.document_tokens * encoding.document_windows
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
-    query_tokens = sum(min(2 + len(pair.text) / CHARACTERS_PER_TOKEN, encoding.max_tokens) for pair in pairs)
-    speed = _tokens_per_second(method, [pair.text for pair in pairs[:32]] or [document.text for document in corpus.documents[:8]])
-    seconds, epoch = sum(min(tokens, limit) for tokens in document_tokens) / speed, query_tokens / speed
+    speed = _tokens_per_second(method, [pair.text for pair in pairs[:256]] or [document.text for document in corpus.documents[:32]])
     new = len(method.passages(corpus).docids)
     width, rows = method.model_.rows.width, len(method.model_.rows) + new
+    generated = method.pseudo_queries * new  # at most; exact once there are pairs
+    lengths = [len(pair.text) for pair in pairs] or [*map(len, annotated), *[CHARACTERS_PER_SPAN] * generated]
+    encode = sum(min(tokens, limit) for tokens in document_tokens) / speed
+    epoch = sum(min(2 + length / CHARACTERS_PER_TOKEN, encoding.max_tokens) for length in lengths) / speed
+    products = 6 * width * new * len(lengths) / MULTIPLICATIONS_PER_SECOND  # of an epoch
+    frozen, trained = encode + epoch + products * options.epochs, encode + (epoch * BACKWARD + products) * options.epochs
+    by_level = {"nothing": encode, "rows": frozen, "everything": trained}
+    level = method.fit_options.learn if first else "nothing" if not pairs else "rows" if method.prompts == "none" else "everything"
     memory = 4 * sum(weight.numel() for weight in method.model_.encoder.parameters())
-    if first and method.fit_options.learn == "everything":
-        seconds += epoch * BACKWARD * options.epochs
+    if first and level == "everything":
         memory = 4 * memory + 16 * rows * width + 4 * 2 * options.batch_size * rows
     elif pairs:
-        steps = options.epochs * len(pairs) / options.batch_size
-        products = 6 * width * options.batch_size * new * steps / MULTIPLICATIONS_PER_SECOND
-        seconds += epoch + products if first or method.prompts == "none" else epoch * BACKWARD * options.epochs + products
         memory += 4 * rows * width + 4 * len(pairs) * width + 4 * 2 * options.batch_size * rows
-    generated = sum(pair.text not in annotated for pair in pairs)
-    truncated = sum(tokens > limit for tokens in document_tokens)
-    return WorkEstimate(len(corpus), len(pairs), generated, truncated, seconds, memory + FIXED_BYTES)
+    known, truncated = set(annotated), sum(tokens > limit for tokens in document_tokens)
+    work = WorkEstimate(len(corpus), len(pairs), sum(pair.text not in known for pair in pairs), truncated)
+    work = work._replace(seconds=by_level[level], bytes=memory + FIXED_BYTES)
+    return work._replace(efforts=tuple((effort, by_level[what["learn"]]) for effort, what in EFFORTS.items())) if first else work
 
 
 def _tokens_per_second(method: PromptDSI, texts: list[str]) -> float:
     """The encoder's speed on these texts, the first pass not counted."""
     ids = method.tokenizer_.encode(texts or ["how fast"], max_tokens=method.encoding.max_tokens).ids
-    tokens = method.tokenizer_.pad(ids, method.model_.encoder.word.weight.device)
     seconds = 0.0
     with torch.no_grad():
         for _ in range(2):
             started = time.perf_counter()
-            method.model_.unprompted(tokens)
+            encode_batches(method.model_.unprompted, ids, method.tokenizer_, method.model_.device)
             seconds = time.perf_counter() - started
     return sum(len(text) for text in ids) / max(seconds, 1e-9)
 

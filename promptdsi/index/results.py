@@ -124,8 +124,10 @@ class WorkEstimate(NamedTuple):
     queries: int
     generated: int  # of the queries, those generated from the documents
     truncated: int  # documents longer than the model reads, estimated
-    seconds: float
-    bytes: int
+    seconds: float = 0.0
+    bytes: int = 0
+    efforts: tuple[tuple[str, float], ...] = ()  # of create: the seconds of each level of effort
+    searchable: bool = False  # whether the index answers already, and this makes it better
 
 
 OnStart = Callable[[WorkEstimate], None]

@@ -19,7 +19,7 @@ from promptdsi.engine.words import WordQuery
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
 from promptdsi.index.generation import Generation
-from promptdsi.index.results import Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
+from promptdsi.index.results import EvalRecord, Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
 from promptdsi.model.config import NO_PROMPT
 from promptdsi.model.path import Floats, Selection, unit
 
@@ -153,8 +153,8 @@ def _nearest_queries(generation: Generation, rows: list[int], hits: list[Hit], v
     return [max(((text, next(cosines)) for text in queries), key=lambda pair: pair[1], default=(None, None)) for queries in stored]
 
 
-def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path | None, run_k: int) -> EvalResult:
-    """Exact ranks of the relevant documents of a split's queries; `run` is a TREC run file to write."""
+def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path | None, run_k: int, *, record: bool) -> EvalResult:
+    """Exact ranks of the relevant documents of a split's queries; `run` is a TREC run file to write, `record` stores the ranks."""
     queries = load_queries(corpus, split)
     result = rank_queries(generation.method, queries, in_index=lambda docid: generation.live_row(docid) is not None)
     if not result.query_ranks:
@@ -165,6 +165,9 @@ def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path
             raise DataError("is no folder to write a run file to", path=run.parent)
         texts = [query.text for query in result.queries]
         write_run(run, result.queries, generation.method.search(texts, k=run_k), tag="promptdsi")
+    if record:
+        ranks = [min(query.ranks) for query in result.query_ranks]
+        generation.store.write_record(EvalRecord(generation.manifest.number, corpus.name, split, ranks))
     return result
 
 

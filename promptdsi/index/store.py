@@ -129,11 +129,15 @@ class Store:
         with writing(self.folder):
             yield
 
-    def ready(self, names: Callable[[Manifest], set[str]]) -> Manifest:
-        """The current generation, for a writer: an interrupted purge completed, the named blobs checked, leftovers removed."""
+    def ready(self, names: Callable[[Manifest], set[str]], *, clean: bool = True) -> Manifest:
+        """The current generation, for a writer: an interrupted purge completed, the named blobs checked, leftovers removed.
+
+        Without `clean` leftovers stay: among them may be a checkpoint to continue from.
+        """
         manifest = self.finish_purge(self.manifest())
         self.check(manifest, names(manifest))
-        self.clean()
+        if clean:
+            self.clean()
         return manifest
 
     def purge_pending(self, current: Manifest) -> bool:

@@ -91,24 +91,12 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
         except (PromptDSIError, OSError):
             store.abandon()
             raise
-        manifest = Manifest(
-            number=1,
-            parent=None,
-            kind="create",
-            time=now(),
-            method=method.name,
-            params=params,
-            config=method.model_.encoder.config.to_json(),
-            encoder=store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
-            tokenizer=store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
-            store=options.store,
-            metadata={},
-            prompts={},
-            corpora=(),
-        )
+        facts: dict[str, Any] = {"kind": "create", "time": now(), "method": method.name, "params": params, "store": options.store}
+        manifest = Manifest(number=1, parent=None, corpora=(), **facts, **changed_by_d0(store, method))
         manifest = replace(manifest, **_trained(store, manifest, corpus, method, pairs, options, name=name, since=1))
-        report = Report(1, "create", name, added=len(corpus))
-        return _commit(store, manifest, method, corpus, pairs, report, started, options)
+        fast, tunable = options.fast, options.store == "text"
+        report = Report(1, "create", name, added=len(corpus), fast=fast, tunable=tunable)
+        return commit_trained(store, manifest, method, corpus, pairs, report, started, options)
 
 
 def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
@@ -142,11 +130,11 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
             changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
-            return _commit(store, manifest, method, new, pairs, report, started, options, parent=parent)
+            return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent)
 
 
 def tune(store: Store, options: Options) -> list[Report]:
-    """Train every corpus that was added fast, from what the index stores of it; one generation each.
+    """Train every corpus after D0 that was added fast, from what the index stores of it; one generation each.
 
     A corpus whose documents are all deleted has nothing to train.
     """
@@ -155,7 +143,7 @@ def tune(store: Store, options: Options) -> list[Report]:
         parent = store.ready(training_blobs)
         options.check_probes(parent)
         live = [entry.count > len(deleted) for entry, deleted in zip(parent.corpora, parent.deleted_positions(), strict=True)]
-        for number in [number for number, entry in enumerate(parent.corpora) if entry.fast and live[number]]:
+        for number in [number for number, entry in enumerate(parent.corpora) if number and entry.fast and live[number]]:
             started = time.monotonic()
             entry = parent.corpora[number]
             corpus = stored_corpus(store, parent, number)
@@ -170,9 +158,20 @@ def tune(store: Store, options: Options) -> list[Report]:
             prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
             manifest = parent.next("tune", metadata=_metadata(method), prompts=prompts, corpora=tuple(corpora))
             report, then = Report(manifest.number, "tune", entry.name), "what was tuned before it stays" if reports else UNCHANGED
-            reports.append(_commit(store, manifest, method, corpus, pairs, report, started, options, parent, entry.name, then))
+            reports.append(commit_trained(store, manifest, method, corpus, pairs, report, started, options, parent, entry.name, then))
             parent = store.manifest()
     return reports
+
+
+def changed_by_d0(store: Store, method: PromptDSI) -> dict[str, Any]:
+    """What learning D0 changes in the manifest beside its corpus; the blobs are written."""
+    return {
+        "config": method.model_.encoder.config.to_json(),
+        "encoder": store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
+        "tokenizer": store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
+        "metadata": _metadata(method),
+        "prompts": write_prompts(store, {}, method.model_.strategy.state()),
+    }
 
 
 def _trained(
@@ -203,7 +202,7 @@ def _trained(
     return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry), "statistics": statistics}
 
 
-def _commit(
+def commit_trained(
     store: Store,
     manifest: Manifest,
     method: PromptDSI,

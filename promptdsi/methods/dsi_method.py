@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.engine.words import WordTable
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
 from promptdsi.methods.options import LEAST, check_options, flatten_params
@@ -56,10 +57,18 @@ class DSIMethod(VectorSearch, Method):
     logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
     replay_: tuple[TrainingPair, ...] | None = field(init=False, repr=False, compare=False)
 
-    def fit(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
-        """Train the whole encoder and a row per document on D0, freeze them, and prepare for later corpora.
+    def fit(
+        self,
+        corpus: Corpus,
+        *,
+        pairs: Pairs | None = None,
+        words: WordTable | None = None,
+        checkpoint: Path | None = None,
+        progress: Progress = silent,
+    ) -> Self:
+        """Train on D0 what `fit_options.learn` says, freeze it, and prepare for later corpora.
 
-        `pairs` are the corpus's `training_pairs`, where the caller has them already.
+        `pairs` are the corpus's `training_pairs` and `words` its words, where the caller has them already.
         """
         options = self.fit_options
         self.start(load_backbone(self.backbone, offline=self.offline))
@@ -73,7 +82,7 @@ class DSIMethod(VectorSearch, Method):
         elif options.learn == "rows":
             self.model_.encoder.freeze()
             log = learn_rows(self.model_, self.examples(pairs), self.tokenizer_, options, self.first_limits(), **keywords)
-        return self._freeze_d0(corpus, [log], pairs)
+        return self._freeze_d0(corpus, [log], pairs, words)
 
     def first_limits(self) -> RowOptions:
         """What bounds D0's rows where only they train."""
@@ -88,15 +97,17 @@ class DSIMethod(VectorSearch, Method):
         self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.encoding.pooling))
         rows = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks])
         self.model_.rows.grow(list(d0.model_.rows.docids), rows)
-        return self._freeze_d0(corpus, list(d0.logs_), None)
+        return self._freeze_d0(corpus, list(d0.logs_), None, None)
 
-    def _freeze_d0(self, corpus: Corpus, logs: list[TrainingLog], pairs: Pairs | None) -> Self:
+    def _freeze_d0(self, corpus: Corpus, logs: list[TrainingLog], pairs: Pairs | None, words: WordTable | None) -> Self:
         self.logs_ = logs
         self.freeze()
         self.row_norm_ = float(self.model_.rows.blocks[0].detach().norm(dim=1).mean())
         self.d0_rows_ = len(self.model_.rows)
         self.prepare(corpus, pairs)
-        self.add_words(corpus)
+        if words is None:
+            self.add_words(corpus)
+        self.words_ = words or self.words_
         self.calibrate(corpus)
         return self
 

@@ -217,11 +217,13 @@ def test_an_interrupted_create_goes_on_from_its_checkpoint(tmp_path: Path, corpo
         yield advance
 
     longer = {"fit_epochs": 6, "effort": "full", "progress": progress}
-    with pytest.raises(KeyboardInterrupt, match="is not finished; run the same command again to go on"):
+    with pytest.raises(KeyboardInterrupt, match="answers already, but is not fully trained; run the same command again to go on"):
         small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert (tmp_path / "index/.learning/checkpoint.safetensors").is_file()
-    with pytest.raises(NoIndex, match="begun and not finished"):
-        Index.open(tmp_path / "index")
+    untrained = Index.open(tmp_path / "index", device="cpu")
+    assert untrained.generation == 1 and untrained.manifest.corpora[0].fast and len(untrained.search("what is water made of")) == 10
+    with pytest.raises(DataError, match="is an index already"):  # of other documents
+        small.create(tmp_path / "index", corpora[1], backbone, **longer)
     steps.clear()
     index = small.create(tmp_path / "index", corpora[0], backbone, **longer)
     assert steps[0] == 5 and not (tmp_path / "index/.learning").exists()

@@ -1,0 +1,112 @@
+"""Levels of effort: an index answers as soon as D0 is encoded; learning D0, now or later, makes it answer better."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.errors import UsageError
+from promptdsi.index import update
+from promptdsi.index.blobs import content_hash
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.method_io import (
+    EFFORTS,
+    effort_params,
+    estimate_work,
+    live_ids,
+    load_method,
+    method_class,
+    stored_corpus,
+    training_blobs,
+)
+from promptdsi.index.results import Report
+from promptdsi.index.store import WORK, Store
+from promptdsi.index.update import MACHINE, Options, changed_by_d0, commit_trained, on_interrupt
+from promptdsi.methods.options import flatten_params, merge_params
+from promptdsi.methods.promptdsi import PromptDSI
+from promptdsi.model.backbone import load_backbone
+from promptdsi.training.distributed import share_corpus
+
+LEVELS = [what["learn"] for what in EFFORTS.values()]
+
+
+def create(store: Store, corpus: Corpus, method: PromptDSI, effort: str | None, options: Options) -> Report:
+    """Train a new index; where everything is trained it can be searched before."""
+    if effort == "full":
+        return create_in_stages(store, corpus, method, options)
+    return update.create(store, corpus, method, replace(options, fast=effort == "quick"))
+
+
+def create_in_stages(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
+    """Commit generation 1 untrained, so that it can be searched, and then generation 2, trained.
+
+    Interrupted, the same call goes on: where generation 1 is there, with the training.
+    """
+    if not _is_untrained(store, corpus):
+        untrained = type(method).from_params(merge_params(method.get_params(), effort_params("quick")))
+        update.create(store, corpus, untrained, replace(options, fast=True))
+    again = f"{store.folder} answers already, but is not fully trained; run the same command again to go on"
+    with store.writing(), on_interrupt(again):
+        return _train(store, _d0_alone(store), corpus, method, options)
+
+
+def tune(store: Store, effort: str | None, options: Options) -> list[Report]:
+    """Train D0 where it is the only corpus and was not trained, or more `effort` is asked for; else what was added fast."""
+    corpora = store.manifest().corpora
+    effort = effort or ("normal" if len(corpora) == 1 and corpora[0].fast else None)
+    return [raise_effort(store, effort, options)] if effort else update.tune(store, options)
+
+
+def raise_effort(store: Store, effort: str, options: Options) -> Report:
+    """Train D0 anew at a higher level of effort, from what the index stores of it."""
+    params = effort_params(effort)
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again to go on"):
+        parent = _d0_alone(store)
+        options.check_probes(parent)
+        if LEVELS.index(params["fit.learn"]) <= LEVELS.index(flatten_params(parent.params)["fit.learn"]):
+            raise UsageError(f"{parent.corpora[0].name} was learned with that effort, or more, already")
+        machine = {"device": options.device, "offline": True}
+        method = method_class(parent.method).from_params(merge_params(parent.params, params | machine))
+        method.seed = method.seed if options.seed is None else options.seed
+        return _train(store, parent, stored_corpus(store, parent, 0), method, options)
+
+
+def _is_untrained(store: Store, corpus: Corpus) -> bool:
+    """Whether the index is there and holds this corpus alone, untrained: what an interrupted create leaves."""
+    if not (store.folder / "CURRENT").exists():
+        return False
+    manifest = store.manifest()
+    contents = {docid: content for docid, (_, content) in live_ids(store, manifest).items()}
+    same = contents == {document.docid: content_hash(document) for document in corpus.documents}
+    return same and manifest.number == 1 and manifest.corpora[0].fast
+
+
+def _d0_alone(store: Store) -> Manifest:
+    """The generation whose only corpus is to be trained; a checkpoint that a former training left stays."""
+    parent = store.ready(training_blobs, clean=False)
+    if len(parent.corpora) > 1:
+        raise UsageError(f"{store.folder} has later corpora, which were learned over D0 as it is; create it anew with --effort")
+    if parent.tombstones:
+        raise UsageError(f"{store.folder} has deleted documents, whose rows would be trained; create it anew with --effort")
+    return parent
+
+
+def _train(store: Store, parent: Manifest, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
+    started, before, entry = time.monotonic(), load_method(store, parent, device=options.device), parent.corpora[0]
+    method.start(load_backbone(method.backbone, offline=method.offline))
+    method.word_salt_ = before.word_salt_
+    pairs = method.training_pairs(corpus)
+    if options.on_start:
+        options.on_start(estimate_work(method, corpus, pairs, first=True)._replace(searchable=True, efforts=()))
+    share_corpus(corpus)
+    # Words of the queries that were there at create count on, though the queries themselves may not be stored.
+    method.fit(corpus, pairs=pairs, words=before.words_, checkpoint=store.folder / WORK, progress=options.progress)
+    rows = store.blobs.put_rows(method.model_.rows.blocks[0].detach().cpu().numpy(), since=entry.since)
+    params = {key: value for key, value in method.get_params().items() if key not in MACHINE}
+    changes: dict[str, Any] = {"params": params, "corpora": (replace(entry, rows=rows, fast=False),)} | changed_by_d0(store, method)
+    manifest = parent.next("tune", **changes)
+    report = commit_trained(store, manifest, method, corpus, pairs, Report(manifest.number, "tune", entry.name), started, options)
+    store.clean()
+    return report
