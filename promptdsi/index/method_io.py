@@ -233,8 +233,8 @@ def estimate_work(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPai
         memory = 4 * memory + 16 * rows * width + 4 * 2 * options.batch_size * rows
     elif pairs:
         memory += 4 * rows * width + 4 * len(pairs) * width + 4 * 2 * options.batch_size * rows
-    known, truncated = set(annotated), sum(tokens > limit for tokens in document_tokens)
-    work = WorkEstimate(len(corpus), len(pairs), sum(pair.text not in known for pair in pairs), truncated)
+    texts, truncated = set(annotated), sum(tokens > limit for tokens in document_tokens)
+    work = WorkEstimate(len(corpus), len(pairs), sum(pair.text not in texts for pair in pairs), truncated)
     work = work._replace(seconds=by_level[level], bytes=memory + FIXED_BYTES)
     return work._replace(efforts=tuple((effort, by_level[what["learn"]]) for effort, what in EFFORTS.items())) if first else work
 
