@@ -165,7 +165,8 @@ def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
         for method, params_of_method in table.methods.items():
             changed_params(method, params_of_method)
         add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add_params(table.add)
-    d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params()})
+    limits = ("rows.",) if params.get("fit.learn") == "rows" else ()  # what bounds new rows bounds D0's where only rows are trained
+    d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params() or name.startswith(limits)})
     return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods)
 
 
@@ -236,6 +237,7 @@ def _params(system: SystemTable, setting: Setting, value: Any) -> Params:
     preset = changed_params(system.method, {"preset": system.params["preset"]}) if "preset" in system.params else {}
     preset = {name: given for name, given in preset.items() if name not in of_d0 and name not in SHARED_AFTER_D0}
     shared = {name: given for name, given in {**setting.d0.params, **setting.add}.items() if name in defaults and name != "seed"}
+    shared = {name: given for name, given in shared.items() if not name.startswith("rows.")}  # of later rows the system decides
     shared = {name: given for name, given in shared.items() if with_rows or name in SHARED_WITHOUT_ROWS}
     params = {name: given for name, given in system.params.items() if name != "preset"}
     swept = {system.parameter: value} if system.parameter else {}

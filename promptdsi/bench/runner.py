@@ -49,7 +49,7 @@ class Runner:
     def __init__(self, store: RunStore, *, offline: bool = False, progress: Progress = silent, notify: Notify = lambda line: None) -> None:
         self.store, self.offline, self.progress, self.notify = store, offline, progress, notify
         self._streams: dict[str, Stream] = {}
-        self._cache: tuple[str, EncodingCache] = ("", EncodingCache())  # of the D0 with this checksum
+        self._cache: tuple[str, EncodingCache] = ("", EncodingCache())  # of the encoder with this name
 
     def run(self, runs: Iterable[Run], *, fresh: bool = False, until: float | None = None) -> list[Path]:
         """Make the missing runs (or all, with `fresh`), one JSON file each; start none after `until`, by the monotonic clock."""
@@ -93,9 +93,10 @@ class Runner:
         method = make_method(run.method, run.params, seed=run.seed, offline=self.offline)
         protocol = Protocol(stream, run.split, self.progress)
         d0 = self.d0(run.d0) if isinstance(method, DSIMethod) else None  # outside the cache: while D0 is learned its encoder changes
-        if d0 and self._cache[0] != d0.sha256:  # vectors of another D0 are dropped: those of a large corpus are gigabytes
-            self._cache = (d0.sha256, EncodingCache())
-        with use_cache(self._cache[1] if isinstance(method, DSIMethod) and method.encodes_as_d0 else None):
+        encoder = d0.sha256 if d0 else str(getattr(method, "backbone", ""))  # systems without a D0 use the backbone as it comes
+        if encoder != self._cache[0]:  # vectors of another encoder are dropped: those of a large corpus are gigabytes
+            self._cache = (encoder, EncodingCache())
+        with use_cache(self._cache[1] if getattr(method, "encodes_as_d0", False) else None):
             start = self.start(method, d0, run, stream)
             return RunRecord(run=run, versions=versions(), data=protocol.data(), **start, **protocol.run(method))
 

@@ -52,9 +52,12 @@ def create_in_stages(store: Store, corpus: Corpus, method: PromptDSI, options: O
         return _train(store, _d0_alone(store), corpus, method, options)
 
 
-def tune(store: Store, effort: str | None, options: Options) -> list[Report]:
-    """Train D0 where it is the only corpus and was not trained, or more `effort` is asked for; else what was added fast."""
-    corpora = store.manifest().corpora
+def tune(store: Store, effort: str | None, **keywords: Any) -> list[Report]:
+    """Train D0 where it is the only corpus and was not trained, or more `effort` is asked for; else what was added fast.
+
+    The keywords are those of `Options`.
+    """
+    corpora, options = store.manifest().corpora, Options(**keywords)
     effort = effort or ("normal" if len(corpora) == 1 and corpora[0].fast else None)
     return [raise_effort(store, effort, options)] if effort else update.tune(store, options)
 

@@ -179,8 +179,8 @@ class Index:
         """Train what was not trained yet, one generation for each corpus; D0 only where it is alone, with more `effort` than before."""
         from promptdsi.index import effort as levels
 
-        options = levels.Options(max_drift=max_drift, seed=seed, device=self.opening.device, progress=progress, on_start=on_start)
-        reports = levels.tune(self._committed(self._writable()), effort, options)  # should one corpus fail, those before it stay tuned
+        keywords = {"max_drift": max_drift, "seed": seed, "device": self.opening.device, "progress": progress, "on_start": on_start}
+        reports = levels.tune(self._committed(self._writable()), effort, **keywords)  # should one corpus fail, those before it stay tuned
         self.report = reports[-1] if reports else self.report
         return reports
 

@@ -27,6 +27,10 @@ class Dense(VectorSearch, Method):
 
     encoding: Encoding = Encoding(max_tokens=64)
 
+    @property
+    def encodes_as_d0(self) -> bool:
+        return True
+
     def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
         self.start(load_backbone(self.backbone, offline=self.offline))
         return self.add(corpus, progress=progress)

@@ -44,8 +44,12 @@ class FullReplay(PromptDSI):
         stored = self.replay_ or ()
         if fresh := stored[sum(map(len, self._encoded)) :]:
             self._encoded.append(self.encode([pair.text for pair in fresh]))
-        targets = self.model_.rows.numbers([pair.docid for pair in stored]).to(self.model_.device)
-        return Replay(torch.cat(self._encoded), targets, self.rows.replay_size, self.rows.replay_weight)
+        vectors, examples = torch.cat(self._encoded), self.examples(stored)
+        targets = examples.targets.to(vectors.device)
+        if examples.siblings:  # of a document with several passages the one that scores highest; old rows no longer change
+            rows = torch.cat([block.detach() for block in self.model_.rows.blocks])
+            targets = examples.siblings.assign(torch.arange(len(vectors)), vectors, rows, targets)
+        return Replay(vectors, targets, self.rows.replay_size, self.rows.replay_weight)
 
     def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
         pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs

@@ -60,6 +60,7 @@ class Encoding:
     passage_tokens: int = 0  # at most, title and heading included; 0: one row per document
     words: bool = False  # whether words count beside rows
     word_weight: float = 0.0  # of words in a score; 0: learned on D0's annotated queries
+    int8: bool = False  # encode documents and training queries by int8 products: faster on a CPU, approximate; a search never does
 
 
 def merge_params(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:

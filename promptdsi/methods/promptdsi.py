@@ -40,8 +40,10 @@ ROWS: dict[str, Any] = BEST_D0 | {
 BEST: dict[str, Any] = merge_params(
     ROWS,
     {
-        "encoding": {"passage_tokens": 256, "words": True},
-        "fit": {"learn": "rows", "epochs": 5},
+        "encoding": {"passage_tokens": 256, "words": True, "int8": True, "scale": 40.0},
+        "pseudo_queries": 2,
+        "fit": {"learn": "rows", "epochs": 3},
+        "rows": {"row_norm_scale": 0.94, "anchor_weight": 20.0},
     },
 )
 PRESETS: dict[str, dict[str, Any]] = {"paper": {}, "rows": ROWS, "best": BEST}

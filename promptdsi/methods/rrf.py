@@ -38,6 +38,7 @@ class RRF(Method):
 
     name: ClassVar[str] = "rrf"
     rehearsal_free: ClassVar[bool] = False
+    encodes_as_d0: ClassVar[bool] = True  # its encoder is not trained
 
     backbone: str = "minilm"
     encoding: Encoding = Encoding(max_tokens=64, passage_tokens=256)

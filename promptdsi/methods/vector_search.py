@@ -63,6 +63,7 @@ class VectorSearch(ABC):
                 raise UsageError(f"{option}={tokens} but the backbone {self.backbone} reads 3 to {most}")
         encoder.config = replace(encoder.config, dropout=encoding.dropout, attention_dropout=encoding.dropout)
         keywords: dict[str, Any] = {"pooling": encoding.pooling, "normalize": encoding.normalize, "scale": encoding.scale}
+        keywords["int8"] = encoding.int8
         return DSI(encoder, strategy or make_strategy("none"), **keywords).to(torch.device(torch_device(self.device))).eval()
 
     @abstractmethod

@@ -17,7 +17,8 @@ from promptdsi.model.rows import Rows
 
 
 class DSI(QueryPath, nn.Module):
-    """A differentiable search index. `scale` multiplies scores in training; the other keywords are those of `QueryPath`."""
+    """A differentiable search index. `scale` multiplies scores in training, which encodes texts by `int8` products if asked to; the other
+    keywords are those of `QueryPath`."""
 
     strategy: PromptStrategy
 
@@ -29,6 +30,7 @@ class DSI(QueryPath, nn.Module):
         pooling: str = "first",
         normalize: bool = False,
         scale: float = 1.0,
+        int8: bool = False,
         selection: str = "single",
         prefix_space: str = "post",
     ) -> None:
@@ -40,7 +42,7 @@ class DSI(QueryPath, nn.Module):
             raise UsageError(f"prompt layers {strategy.prompt_layers} but the backbone has layers 1 to {encoder.config.layers}")
         self.encoder, self.rows = encoder, Rows(encoder.config.width)
         self.strategy, self.prompt_pool = strategy, strategy.pool  # the pool is a module: it moves and learns with the model
-        self.pooling, self.normalize, self.scale = pooling, normalize, scale
+        self.pooling, self.normalize, self.scale, self.int8 = pooling, normalize, scale, int8
         self.selection, self.prefix_space = selection, prefix_space
 
     @property

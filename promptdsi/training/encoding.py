@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ def mean_by_position(vectors: Tensor, positions: Tensor, count: int) -> Tensor:
 # delays its own batch only.
 TOKENS_PER_BATCH = 1024
 TOKENS_PER_ACCELERATOR_BATCH = 4096
+LEAST_INT8_TOKENS = 100_000  # fewer are encoded in less time than int8 weights are made
 
 
 @dataclass
@@ -74,11 +75,12 @@ def encode_with(
     device: torch.device,
     *,
     what: str,
+    kind: str = "",
     progress: Progress = silent,
 ) -> Tensor:
-    """`function` of every text, in the order given: (n, D)."""
+    """`function` of every text, in the order given: (n, D). A cache tells functions apart by their `kind`."""
     cache = _cache.get()
-    key = hashlib.sha256(b"".join(len(text).to_bytes(8) + text.tobytes() for text in ids)).hexdigest() if cache else ""
+    key = kind + hashlib.sha256(b"".join(len(text).to_bytes(8) + text.tobytes() for text in ids)).hexdigest() if cache else ""
     if cache and key in cache.vectors:
         cached, seconds = cache.vectors[key]
         cache.seconds_saved += seconds
@@ -130,10 +132,37 @@ def each_batch(function: Callable[[Numbers], T], ids: Sequence[Ids], device: tor
         pool.shutdown(cancel_futures=True)
 
 
-def query_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, progress: Progress = silent) -> Tensor:
+def query_vectors(
+    model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, prompted: bool = True, int8: bool = False, progress: Progress = silent
+) -> Tensor:
     """Vectors ready to be scored: (n, D). The model must be in evaluation mode."""
-    function = (lambda tokens: model(tokens).vectors) if prompted else model.unprompted
-    return encode_with(function, ids, tokenizer, model.device, what="encoding queries", progress=progress)
+    keywords: dict[str, Any] = {"what": "encoding queries", "progress": progress}
+    if prompted and len(model.strategy.prompts):
+        return encode_with(lambda tokens: model(tokens).vectors, ids, tokenizer, model.device, **keywords)
+    return encode_unprompted(model, ids, tokenizer, int8=int8, **keywords)
+
+
+def encode_unprompted(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, int8: bool, **keywords: Any) -> Tensor:
+    """Vectors without prompts (n, D): exact, or by int8 products where asked for, on a CPU, for as many texts as make it pay."""
+    if int8 and model.device.type == "cpu" and sum(map(len, ids)) >= LEAST_INT8_TOKENS:
+        return encode_with(int8_encoder(model, tokenizer), ids, tokenizer, model.device, kind="int8 ", **keywords)
+    return encode_with(model.unprompted, ids, tokenizer, model.device, **keywords)
+
+
+def int8_encoder(model: DSI, tokenizer: Tokenizer) -> Callable[[Tokens], Tensor]:
+    """The model's encoder as the query engine runs it, by int8 products, with one thread for each call."""
+    from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder
+
+    weights = {name: weight.detach().numpy() for name, weight in model.encoder.state_dict().items()}
+    sessions = EncoderSessions(model.encoder.config, weights, (), pooling=model.pooling, threads=1, int8=True)
+    encoder = OnnxEncoder(sessions, tokenizer, None, max_tokens=0, pooling=model.pooling, normalize=model.normalize)
+
+    def encode(tokens: Tokens) -> Tensor:
+        lengths = [tokens.ids.shape[1]] * len(tokens.ids) if tokens.mask is None else tokens.mask.sum(1).tolist()
+        ids = [row[:length].numpy() for row, length in zip(tokens.ids, lengths, strict=True)]
+        return torch.from_numpy(encoder.encode_ids(ids, prompted=False).vectors)
+
+    return encode
 
 
 def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> Tensor:
@@ -145,7 +174,7 @@ def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: To
     """Each document's vector: the unit mean of its windows' unit vectors (n, D)."""
     flat = [window for document in windows for window in document]
     owner = torch.tensor([number for number, document in enumerate(windows) for _ in document], device=model.device)
-    vectors = unit(encode_with(model.unprompted, flat, tokenizer, model.device, what="encoding documents", progress=progress))
+    vectors = unit(encode_unprompted(model, flat, tokenizer, int8=model.int8, what="encoding documents", progress=progress))
     return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
 
 

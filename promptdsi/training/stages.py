@@ -109,7 +109,7 @@ def learn_rows(
 ) -> TrainingLog:
     """Train new rows only, on query vectors computed once."""
     model.eval()  # no dropout: the encoder is frozen, and its vectors are the ones that search will see
-    vectors = query_vectors(model, examples.ids, tokenizer, progress=progress)  # (n, D)
+    vectors = query_vectors(model, examples.ids, tokenizer, int8=model.int8, progress=progress)  # (n, D)
     rows = model.rows
     new = rows.blocks[-1]
     first_new = len(rows) - len(new)
