@@ -6,6 +6,7 @@ import functools
 import shutil
 import sys
 import time
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,15 +14,21 @@ import typer
 
 from promptdsi.cli.console import Output, Threads, print_json, print_table, use_threads
 from promptdsi.cli.search_command import show_hits
-from promptdsi.corpus import Corpus
+from promptdsi.corpus import Corpus, Document
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.errors import DataError
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
 
-QUERIES = ("how do bats find their way in the dark", "why does the jet stream bend")  # answered in d0 and in d1
-UNANSWERED = "which form do I need to renew a passport"
+BENDS = "why does the jet stream bend"
+QUERIES = (
+    ("a paraphrase", "how do animals hunt by sound when they cannot see"),
+    ("answered by a document of d1", BENDS),
+    ("a part number, in one passage of the handbook", "4.A7/C2"),
+    ("a question that another passage of it answers", "the shower stays cold, what do I do"),
+    ("a question that nothing answers", "which form do I need to renew a passport"),
+)
 MARK = "made by `promptdsi demo`; it may be deleted\n"
 
 
@@ -31,7 +38,7 @@ def demo(
     threads: Threads = None,
     output: Output,
 ) -> None:
-    """Create an index of the embedded corpus, add four corpora, search, delete a document, roll back, verify."""
+    """Create an index of the embedded corpus, add four corpora and a long document, search, delete a document, roll back, verify."""
     started = time.monotonic()
     _make_folder(folder)
     stream = build_stream("demo", Request())
@@ -40,6 +47,7 @@ def demo(
     steps = Demo(folder / "index", stream.corpora, Output(quiet=output.quiet or output.json))
     steps.create()
     steps.add_all()
+    steps.add_handbook()
     steps.search()
     steps.delete()
     steps.verify()
@@ -170,27 +178,34 @@ class Demo:
             ]
             print_table("", [{f"Hits@{k}, test": corpus.name, **row} for corpus, row in zip(self.corpora, rows, strict=True)])
 
+    def add_handbook(self) -> None:
+        """Add a document of several pages."""
+        text = (resources.files("promptdsi.cli") / "handbook.md").read_text("utf-8")
+        self.index.add(Corpus([Document("house-handbook", text, "House handbook")], [], {}, name="handbook"))
+        passages = self.index.manifest.corpora[-1].row_count
+        self.say(
+            f"3. Add a long document: a handbook of {len(text.split())} words in {passages} passages, each with a row and its words."
+        )
+
     def search(self) -> None:
         from promptdsi.index.results import SearchRequest
 
-        last = self.corpora[-1].pairs("test")[0].query.text
-        self.say("3. Search. The document for the third query arrived with the last corpus; none answers the fourth.")
-        for query in (QUERIES[0], QUERIES[1], last, UNANSWERED):
-            self.say(f"\n   {query}?")
+        self.say("\n4. Search.")
+        for kind, query in QUERIES:
+            self.say(f"\n   {query}     ({kind})")
             if not self.output.quiet:
                 show_hits(query, self.index.search_batch([SearchRequest(query, k=2)])[0], alone=True)
 
     def delete(self) -> None:
-        query = QUERIES[1]
-        docid = self.index.search(query, k=1)[0].docid
-        self.say(f"\n4. Delete {docid} and search again: {query}?")
+        docid = self.index.search(BENDS, k=1)[0].docid
+        self.say(f"\n5. Delete {docid} and search again: {BENDS}")
         self.index.delete(docid)
-        hits = self.index.search(query, k=len(self.index))
+        hits = self.index.search(BENDS, k=len(self.index))
         if docid in [hit.docid for hit in hits]:
             raise DataError(f"{docid} was deleted and is still retrieved", path=self.path)
         self.say(f"   not retrieved; {hits[0].docid} is first now")
         self.index.rollback()
-        first = self.index.search(query, k=1)[0]
+        first = self.index.search(BENDS, k=1)[0]
         self.say(f"   rolled back: {first.docid} is first again, in generation {self.index.generation}")
 
     def verify(self) -> None:
@@ -198,4 +213,4 @@ class Demo:
         if result.problems:
             raise DataError(result.problems[0], path=self.path)
         sizes = f"{result.generations} generations, {result.blobs} blobs, {result.bytes / 1e6:.0f} MB"
-        self.say(f"\n5. Verify: {sizes}; every checksum is correct, every row has its document.")
+        self.say(f"\n6. Verify: {sizes}; every checksum is correct, every row has its document.")

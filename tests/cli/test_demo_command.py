@@ -34,16 +34,18 @@ def test_the_demo_runs_every_step(quick: None, run: Any, tmp_path: Path, no_netw
         "Hits@10, test",
         "dense",
         "BM25",
-        "what does a male bowerbird use as paint?",
+        "3. Add a long document: a handbook of 503 words in 8 passages",
+        "4.A7/C2     (a part number, in one passage of the handbook)\n  1 ",
         "not retrieved; ",
         "rolled back: ",
-        "5. Verify: 7 generations",
-        "which form do I need to renew a passport?",
+        "6. Verify: 8 generations",
+        "which form do I need to renew a passport     (a question that nothing answers)",
         "Next:",
     ):
         assert text in outcome.stdout, text
     index = Index.open(tmp_path / "promptdsi-demo/index", device="cpu")
-    assert (index.generation, len(index)) == (7, 352) and index.verify().problems == []
+    assert (index.generation, len(index)) == (8, 353) and index.verify().problems == []
+    assert index.search("4.A7/C2")[0].docid == "house-handbook"  # also with an encoder that knows nothing
     assert len(index.eval_records()) == 1 + 2 + 3 + 4 + 5  # the retention chart: every corpus after every step
     (tmp_path / "promptdsi-demo/mine.txt").write_text("notes")
     again = run("demo", "--json", "--threads", "1")

@@ -49,6 +49,9 @@ def main_ratios(folder: Path) -> dict[str, float]:
             values[f"one query, {size}: encoder alone ÷ all of it"] = 1 / ratios["one query, × encoder alone"]["median"]
         else:
             values[f"one query, {size}: streaming the codes once ÷ scan"] = 1 / ratios["scan, × streaming the codes once"]["median"]
+    for size, ratios in read(folder, "words")["ratios"].items():
+        values[f"one query, {size}: rows alone ÷ rows and words"] = 1 / ratios["one query, rows and words × rows alone"]["median"]
+        values[f"words, {size}: built a second ÷ bm25s"] = ratios["building, passages a second ÷ bm25s"]["median"]
     return {name: round(value, 2) for name, value in values.items()}
 
 
@@ -181,7 +184,7 @@ def floors() -> int:
     floor_ratios = json.loads(FLOORS.read_text("utf-8"))
     with tempfile.TemporaryDirectory() as place:
         environment = os.environ | {evidence.ELSEWHERE: place}
-        for words in (["tools.bench.training"], ["tools.bench.queries", "10000", "100000"]):
+        for words in (["tools.bench.training"], ["tools.bench.queries", "10000", "100000"], ["tools.bench.words"]):
             subprocess.run([sys.executable, "-m", *words], check=True, env=environment, cwd=ROOT)
         ratios = main_ratios(Path(place))
     fallen = [name for name, value in ratios.items() if value < FALLEN * floor_ratios.get(name, 0.0)]
