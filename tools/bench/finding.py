@@ -5,9 +5,10 @@
 
 Every index is created with `--effort normal` and otherwise as it comes. Identifiers are drawn at random and planted in 200 documents, one
 each; a query is the identifier alone. Long documents are thirty notes of nine documents of a subject, with their titles as headings or
-with empty lines between them, and no query to learn from; a query is a test query of one of the nine. Questions without an answer are those of
-unanswerable.txt, 200 over twenty subjects that the demo corpus lacks (the first ten subjects of the file served to choose the bound),
-and 350 train questions of squadx, of which some have an answer in the demo corpus. Articles of squadx are the paragraphs of one title, joined; Reddit's have no title and are left out.
+with empty lines between them, and no query to learn from; a query is a test query of one of the nine. Questions without an answer are
+those of unanswerable.txt, 200 over twenty subjects that the demo corpus lacks (the first ten subjects of the file served to choose the
+bound), and 350 train questions of squadx, of which some have an answer in the demo corpus. Articles of squadx are the paragraphs of one
+title, joined; Reddit's have no title and are left out.
 """
 
 from __future__ import annotations
