@@ -1,4 +1,4 @@
-"""Words beside rows: each system on every stream, `best` against each of them, and what the issue of search was measured by."""
+"""Words beside rows: each system on every stream, `best` against each of them, and what D0 loses as documents arrive."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from promptdsi.evaluation.continual import Figures, Matrix, estimate
 
 from ..shared import comparison, interval, signed
 
-WORDS, REFERENCES = "Words and rows", "References"
+GROUPS = REFERENCES, WORDS, ROWS_ALONE = ("References", "Words and rows", "Rows alone")
 OURS = (WORDS, "best")
 D0_FIRST, D0_TEN, NEW_FIRST, NEW_TEN = on_d0("Hits@1"), on_d0("Hits@10"), on_new("Hits@1"), on_new("Hits@10")
 SHOWN = (("D0", D0_FIRST), ("D0", D0_TEN), ("A_T", NEW_FIRST), ("A_T", NEW_TEN), ("A_T", on_new("MRR@10")))
 DIFFERENCES = (("D0 H@1", D0_FIRST), ("A_T H@1", NEW_FIRST), ("A_T H@10", NEW_TEN), ("D0 H@10", D0_TEN))
 CLAIMED = DIFFERENCES[:3]
-STRONGEST = ("Hybrid", "Rehearsal, with all that best has", "Rehearsal")  # of which an interval is asked for
 BM25 = "BM25 with train queries"
 
 
@@ -38,7 +37,8 @@ def _streams(results: SystemResults) -> Iterator[tuple[str, list[SystemResult]]]
     for setting, systems in results.settings():
         _, merged = streams.setdefault(str(sorted(setting.d0.stream.items())), (setting.label, []))
         merged += [result for result in systems if result.records]
-    yield from streams.values()
+    for name, merged in streams.values():
+        yield name, sorted(merged, key=lambda result: GROUPS.index(result.group))
 
 
 def _find(systems: Sequence[SystemResult], which: tuple[str, str]) -> SystemResult | None:
@@ -47,7 +47,7 @@ def _find(systems: Sequence[SystemResult], which: tuple[str, str]) -> SystemResu
 
 def _name(result: SystemResult) -> str:
     label = escape_markdown(result.point.system.label)
-    return label if result.group in (WORDS, REFERENCES) else f"{label}, rows alone"
+    return f"{label}, rows alone" if result.group == ROWS_ALONE else label
 
 
 def fall_since_d1(matrix: Matrix, metric: str) -> Figures:
@@ -63,7 +63,7 @@ def _verdict(name: str, systems: Sequence[SystemResult]) -> str:
     ours, lines = _find(systems, OURS), []
     assert ours is not None
     for other in systems:
-        if other is ours or (other.group == WORDS):
+        if other is ours:
             continue
         compared = [(figure, ours.against(other, measure)) for figure, measure in CLAIMED]
         texts = [f"{figure} {signed(both.difference.value)} ({interval(both.difference, sign=True)})" for figure, both in compared if both]

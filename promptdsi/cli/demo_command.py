@@ -183,9 +183,7 @@ class Demo:
         text = (resources.files("promptdsi.cli") / "handbook.md").read_text("utf-8")
         self.index.add(Corpus([Document("house-handbook", text, "House handbook")], [], {}, name="handbook"))
         passages = self.index.manifest.corpora[-1].row_count
-        self.say(
-            f"3. Add a long document: a handbook of {len(text.split())} words in {passages} passages, each with a row and its words."
-        )
+        self.say(f"3. Add a long document: a handbook of {len(text.split())} words in {passages} passages, each with a row and its words.")
 
     def search(self) -> None:
         from promptdsi.index.results import SearchRequest

@@ -9,6 +9,7 @@ import bisect
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 from promptdsi.corpus.split_words import split_words
 
 LARGEST_COUNT = np.iinfo(np.uint16).max
+EVERY = 16
 SMALL_POSTINGS = 2_048  # passages: smaller postings are merged, as rows are
 Ints = NDArray[np.int64]
 
 
 class Terms(Sequence[bytes]):
-    """Sorted terms in one array of bytes, mapped from a file: looking one up reads some twenty of them."""
+    """Sorted terms in one array of bytes, mapped from a file. Every sixteenth is held in memory: looking one up reads few others."""
 
     def __init__(self, text: NDArray[np.uint8], ends: Ints) -> None:
         self.text, self.ends = text, ends
@@ -39,8 +41,13 @@ class Terms(Sequence[bytes]):
 
     def find(self, term: bytes) -> int:
         """The number of a term; -1 if it is not there."""
-        number = bisect.bisect_left(self, term)
+        first = EVERY * max(bisect.bisect_right(self.held, term) - 1, 0)
+        number = bisect.bisect_left(self, term, first, min(first + EVERY, len(self)))
         return number if number < len(self) and self[number] == term else -1
+
+    @cached_property
+    def held(self) -> list[bytes]:
+        return [self[number] for number in range(0, len(self), EVERY)]
 
 
 class Postings(NamedTuple):
@@ -139,15 +146,18 @@ class WordStatistics(NamedTuple):
         average = float(postings.lengths.sum() / live) if live else 1.0
         return cls(postings.text, postings.ends, np.diff(postings.pointers).astype(np.int32), live, average)
 
-    def idf(self, term: bytes) -> float:
-        """Lucene's inverse document frequency; of a term that was not there, that of a frequency of 0."""
-        number = Terms(self.text, self.ends).find(term)
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.text, self.ends)
+
+    def idf(self, number: int) -> float:
+        """Lucene's inverse document frequency of a term by its number; of one that was not there, -1, that of a frequency of 0."""
         frequency = int(self.frequencies[number]) if number >= 0 else 0
         return math.log(1 + (self.passages - frequency + 0.5) / (frequency + 0.5))
 
     def only(self, terms: Callable[[bytes], bool]) -> WordStatistics:
         """The same without the terms that no remaining passage has; their idf becomes that of an unseen term."""
-        everything = Terms(self.text, self.ends)
+        everything = self.terms
         remaining = [number for number, term in enumerate(everything) if terms(term)]
         fewer = Terms.of([everything[number] for number in remaining])
         return self._replace(text=fewer.text, ends=fewer.ends, frequencies=self.frequencies[remaining])

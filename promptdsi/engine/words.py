@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.split_words import split_words
-from promptdsi.engine.postings import Ints, Postings, WordStatistics, encode_term, merge_small
+from promptdsi.engine.postings import Ints, Postings, Terms, WordStatistics, encode_term, merge_small
 from promptdsi.model.path import Floats
 
 K1, B = 1.5, 0.75
@@ -58,6 +58,16 @@ class WordTable:
         return WordTable(self.parts, self.statistics, weight=weight, salt=self.salt)
 
     @cached_property
+    def terms(self) -> list[Terms]:
+        """The terms of each of the postings."""
+        return [part.terms for part in self.postings]
+
+    @cached_property
+    def known_terms(self) -> Terms:
+        """The terms of the statistics."""
+        return self.statistics.terms
+
+    @cached_property
     def penalties(self) -> list[Floats]:
         """k1 (1 − b + b |p| / average) of each passage: (n,) for each of the postings."""
         average = self.statistics.average
@@ -67,11 +77,10 @@ class WordTable:
         """The words of a query, ready to be scored."""
         counts = Counter(split_words(text))
         encoded = {word: encode_term(word, self.salt) for word in counts}
-        weights = {word: count * self.statistics.idf(encoded[word]) for word, count in counts.items()}
+        weights = {word: count * self.statistics.idf(self.known_terms.find(encoded[word])) for word, count in counts.items()}
         total = sum(weights.values())
         terms = [
-            QueryTerm(word, weight / total, tuple(part.terms.find(encoded[word]) for part in self.postings))
-            for word, weight in weights.items()
+            QueryTerm(word, weight / total, tuple(terms.find(encoded[word]) for terms in self.terms)) for word, weight in weights.items()
         ]
         return WordQuery(self, [term for term in terms if max(term.numbers) >= 0])
 

@@ -21,7 +21,6 @@ import numpy as np
 from promptdsi.corpus.corpus import Corpus, Judgement, Query
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.split_words import TOKEN
-from promptdsi.engine.postings import Terms
 from promptdsi.engine.words import K1, B, WordTable
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.files import atomic_write
@@ -63,7 +62,7 @@ def _words(words: WordTable, count: int, exported: Mapping[int, int], folder: Pa
     numbers = np.full(count, -1, np.int64)
     numbers[list(exported)] = list(exported.values())
     statistics = words.statistics
-    vocabulary = {term: number for number, term in enumerate(Terms(statistics.text, statistics.ends))}
+    vocabulary = {term: number for number, term in enumerate(statistics.terms)}
     rows, columns, weights = [], [], []
     for part, first in zip(words.postings, words.firsts.tolist(), strict=False):
         row = numbers[part.passages + first]
@@ -78,12 +77,13 @@ def _words(words: WordTable, count: int, exported: Mapping[int, int], folder: Pa
     shape = (int(numbers.max(initial=-1)) + 1, len(vocabulary))
     _write_csr(folder / "words.npz", np.concatenate(rows), np.concatenate(columns), np.concatenate(weights), shape)
     with atomic_write(folder / "idf.npy") as file:
-        np.save(file, np.array([statistics.idf(term) for term in vocabulary]))
+        of_d0 = len(statistics.ends)
+        np.save(file, np.array([statistics.idf(number if number < of_d0 else -1) for number in range(len(vocabulary))]))
     _write(
         folder / "words.json",
         {
             "weight": words.weight,
-            "idf_of_other_words": statistics.idf(b""),
+            "idf_of_other_words": statistics.idf(-1),
             "split": {"pattern": TOKEN.pattern, "stop_words": sorted(STOPWORDS), "exactly": "promptdsi.corpus.split_words.split_words"},
             "hash": {"function": "blake2b of 8 bytes, hexadecimal", "key": words.salt} if words.salt else None,
             "terms": [term.hex() if words.salt else term.decode("utf-8") for term in vocabulary],

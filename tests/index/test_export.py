@@ -103,7 +103,7 @@ def test_hugging_face_libraries_and_the_words_give_the_same_scores(index: Index,
     assert card.startswith("---\n") and "| new | 1 | 4 |" in card and "No prompts" in card
     assert "Words add to the score of a row" in card and "its score is\nthat of its best row" in card
     described = json.loads((tmp_path / "out/promptdsi.json").read_text())
-    assert described["generation"] == 5 and described["params"]["encoding"]["scale"] == 20.0
+    assert described["generation"] == 5 and described["params"]["encoding"]["scale"] == 40.0
 
 
 def test_hashed_words_are_exported_as_hashes(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
