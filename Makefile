@@ -102,6 +102,10 @@ results: .venv/dev
 	$(BIN)/promptdsi bench report $(EXPERIMENTS) $(BENCH)
 	$(BIN)/promptdsi bench run experiments/frontier.toml $(BENCH)
 	$(BIN)/promptdsi bench report experiments/frontier.toml $(BENCH)
+	$(BIN)/promptdsi bench run experiments/words.toml $(BENCH)
+	$(BIN)/promptdsi bench report experiments/words.toml $(BENCH)
+	$(BIN)/python -m tools.bench.finding
+	$(BIN)/python -m tools.bench.finding --articles
 	$(BIN)/python -m tools.docs.build_reproduction
 
 results-again: .venv/dev

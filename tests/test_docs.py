@@ -24,7 +24,7 @@ from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
-PROMISED = list(range(1, 31))
+PROMISED = list(range(1, 34))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 

@@ -19,9 +19,9 @@ from promptdsi.corpus.corpus import Corpus, Document, Pair, whole_text
 from promptdsi.corpus.split_words import split_words
 
 TokenStarts = Callable[[Sequence[str]], list[NDArray[np.int64]]]  # where each token of each text begins, in characters
-HEADING = re.compile(r"^(?:#{1,6}[ \t]+(?P<marked>\S.*?)[ \t#]*|(?P<underlined>\S.{0,120})\n(?:={3,}|-{3,})[ \t]*)$", re.MULTILINE)
+HEADING = re.compile(r"^(?:#{1,6}[ \t]+(?P<marked>\S.*?)[ \t\r#]*|(?P<underlined>\S.{0,120}?)\r?\n(?:={3,}|-{3,})[ \t\r]*)$", re.MULTILINE)
 # Where a text may be split, best first; a passage begins there: the next passage's first character.
-BREAKS = [re.compile(pattern) for pattern in (r"\n[ \t]*\n\s*", r"\n\s*", r"(?<=[.!?;…])[\"'”’)\]]*\s+|(?<=[。！？])", r"\s+")]
+BREAKS = [re.compile(pattern) for pattern in (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?;…])[\"'”’)\]]*\s+|(?<=[。！？])", r"\s+")]
 SPECIAL_TOKENS = 2
 LEAST = 0.25  # of the limit: a passage is not shorter than that for the sake of a better break
 LEAST_SECTION = 16  # tokens: a shorter section, such as a heading alone, stays with the next one
@@ -127,7 +127,7 @@ def cut_text(text: str, starts: NDArray[np.int64], limit: int, token_starts: Tok
 def _end(length: int, start: int, starts: NDArray[np.int64], room: int, headings: list[int], breaks: list[list[int]]) -> int:
     """Where the passage that begins at `start` ends."""
     first = int(np.searchsorted(starts, start))
-    furthest = int(starts[first + room]) if first + room < len(starts) else length
+    furthest = max(int(starts[first + room]), start + 1) if first + room < len(starts) else length  # one character may be several tokens
     least = int(starts[first + int(LEAST * room)]) if first + room < len(starts) else length
     section = int(starts[first + LEAST_SECTION]) if first + LEAST_SECTION < len(starts) else length
     heading = headings[position] if (position := bisect.bisect_left(headings, section)) < len(headings) else length

@@ -41,12 +41,12 @@ class Terms(Sequence[bytes]):
 
     def find(self, term: bytes) -> int:
         """The number of a term; -1 if it is not there."""
-        first = EVERY * max(bisect.bisect_right(self.held, term) - 1, 0)
+        first = EVERY * max(bisect.bisect_right(self.sampled, term) - 1, 0)
         number = bisect.bisect_left(self, term, first, min(first + EVERY, len(self)))
         return number if number < len(self) and self[number] == term else -1
 
     @cached_property
-    def held(self) -> list[bytes]:
+    def sampled(self) -> list[bytes]:
         return [self[number] for number in range(0, len(self), EVERY)]
 
 

@@ -4,7 +4,7 @@
 
 This is Lucene's BM25 divided by what the query's words weigh, so it lies between 0 and 1. The postings of a corpus are one immutable
 blob; idf and average length are statistics of their own, computed once and frozen, so adding, deleting or purging a document changes no
-score of another.
+score of another: except that a word which only a purged document had weighs in a query as an unseen one from then on.
 """
 
 from __future__ import annotations

@@ -105,8 +105,11 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
 
 def _rewrite_statistics(store: Store, history: Iterable[Manifest], renamed: dict[str, str]) -> dict[str, str]:
     """Word statistics of any generation without the words that no remaining document has: old name → new name."""
-    entries = [entry for manifest in history for entry in manifest.corpora if entry.words]
-    terms = [store.blobs.words(name).terms for name in {renamed.get(entry.words, entry.words) for entry in entries if entry.words}]
+    sizes = {entry.words: manifest.sizes[entry.words] for manifest in history for entry in manifest.corpora if entry.words}
+    for words, size in sizes.items():
+        if words not in renamed:  # those that were rewritten were checked
+            store.blobs.check(words, size)
+    terms = [store.blobs.words(name).terms for name in {renamed.get(name, name) for name in sizes}]
     rewritten: dict[str, str] = {}
     for manifest in history:
         if (name := manifest.statistics) and name not in rewritten:

@@ -68,3 +68,17 @@ def test_the_words_of_a_query_go_to_the_passage_that_has_most_of_them() -> None:
 def test_a_document_of_one_endless_word_is_cut_all_the_same() -> None:
     [parts] = cut_corpus(Corpus([Document("d", "x" * 1000)]), 20, token_starts).by_document
     assert parts[0] == Passage(0, 90) and parts[-1].end == 1000
+
+
+def test_a_character_of_many_tokens_does_not_stop_the_cutting() -> None:
+    bytes_as_tokens = lambda texts: [np.repeat(np.arange(len(text)), 4) for text in texts]  # noqa: E731
+    [parts] = cut_corpus(Corpus([Document("d", "🦉" * 20)]), 5, bytes_as_tokens).by_document
+    assert [(part.start, part.end) for part in parts] == [(number, number + 1) for number in range(20)]
+
+
+def test_lines_that_end_as_on_windows_are_split_alike() -> None:
+    text = "# Kettle\nIt boils. It boils again and again.\n\nThen it is quiet for a while.\n\nTea\n===\nLeaves are green, some black."
+    plain, windows = (cut_corpus(Corpus([Document("d", each)]), 14, token_starts) for each in (text, text.replace("\n", "\r\n")))
+    assert [passage.heading for passage in windows.by_document[0]] == [passage.heading for passage in plain.by_document[0]]
+    texts = [[document.text for document in passages.documents()] for passages in (plain, windows)]
+    assert [each.replace("\r", "") for each in texts[1]] == texts[0]

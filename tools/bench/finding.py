@@ -177,22 +177,22 @@ def confidences(index: Index, queries: Sequence[str]) -> tuple[np.ndarray[Any, A
 def nothing(index: Index, corpus: Corpus) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     """How many questions without an answer fall below the bound, and how many right first hits stay above it."""
     pairs = test_pairs(corpus)
-    found, docids = confidences(index, [text for text, _ in pairs])
-    right = np.array([docid == wanted for docid, (_, wanted) in zip(docids, pairs, strict=True)])
+    first_hits, docids = confidences(index, [text for text, _ in pairs])
+    right = np.array([docid == docid_of_query for docid, (_, docid_of_query) in zip(docids, pairs, strict=True)])
     foreign = random.Random(0).sample([pair.query.text for pair in squadx.build(Request()).corpus.pairs("train")], QUESTIONS)
     sets = {"lacking subjects": confidences(index, unanswerable(chosen_with=False))[0], "squadx": confidences(index, foreign)[0]}
     calibration = index.opened.method.calibration_
     assert calibration is not None
-    bound, at_95 = calibration.bound, float(np.quantile(found[right], 0.05))
+    bound, at_95 = calibration.bound, float(np.quantile(first_hits[right], 0.05))
     facts: dict[str, Any] = {
         "bound": round(bound, 3),
-        "right first hits above it, %": round(100 * float((found[right] >= bound).mean()), 1),
+        "right first hits above it, %": round(100 * float((first_hits[right] >= bound).mean()), 1),
     }
     for name, values in sets.items():
         facts[f"{name}: below it, % of {len(values)}"] = round(100 * float((values < bound).mean()), 1)
         facts[f"{name}: below the bound that exactly 95 % of right hits reach, %"] = round(100 * float((values < at_95).mean()), 1)
-    facts["calibration error on test queries, %"] = round(100 * calibration_error(found, right), 1)
-    return facts, {"right": found[right], **sets}
+    facts["calibration error on test queries, %"] = round(100 * calibration_error(first_hits, right), 1)
+    return facts, {"right": first_hits[right], **sets}
 
 
 def calibration_error(confidence: np.ndarray[Any, Any], right: np.ndarray[Any, Any], bins: int = 10) -> float:

@@ -61,8 +61,8 @@ def lancedb(folder: Path, docids: list[str], texts: list[str]) -> Search:
 
     def search(query: str) -> list[str]:
         plain = "".join(letter if letter.isalnum() else " " for letter in query)  # its query language has operators
-        found = table.search(query_type="hybrid").vector(encode(model, [query])[0]).text(plain).rerank(reranker).limit(K)
-        return [row["docid"] for row in found.to_list()]
+        hits = table.search(query_type="hybrid").vector(encode(model, [query])[0]).text(plain).rerank(reranker).limit(K)
+        return [row["docid"] for row in hits.to_list()]
 
     return search
 
@@ -77,7 +77,7 @@ def make(name: str, folder: Path) -> Search:
     ways: dict[str, dict[str, Any]] = {
         "torch": {},
         "onnx": {"backend": "onnx"},
-        "onnx int8": {"backend": "onnx", "model_kwargs": {"file_name": "onnx/model_qint8_avx2.onnx"}},
+        "onnx int8": {"backend": "onnx", "model_kwargs": {"file_name": "onnx/model_quint8_avx2.onnx"}},
     }
     if name == "onnx int8":
         quantize(folder)
@@ -89,7 +89,7 @@ def quantize(folder: Path) -> None:
     from sentence_transformers import SentenceTransformer, export_dynamic_quantized_onnx_model
 
     place = (folder / "backbone.txt").read_text().strip()
-    if not (Path(place) / "onnx" / "model_qint8_avx2.onnx").exists():
+    if not (Path(place) / "onnx" / "model_quint8_avx2.onnx").exists():
         export_dynamic_quantized_onnx_model(SentenceTransformer(place, backend="onnx"), "avx2", place)
 
 
