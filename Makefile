@@ -104,8 +104,8 @@ results: .venv/dev
 	$(BIN)/promptdsi bench report experiments/frontier.toml $(BENCH)
 	$(BIN)/promptdsi bench run experiments/words.toml $(BENCH)
 	$(BIN)/promptdsi bench report experiments/words.toml $(BENCH)
-	$(BIN)/python -m tools.bench.finding
-	$(BIN)/python -m tools.bench.finding --articles
+	$(BIN)/python -m tools.bench.search_quality
+	$(BIN)/python -m tools.bench.search_quality --articles
 	$(BIN)/python -m tools.docs.build_reproduction
 
 results-again: .venv/dev

@@ -16,7 +16,7 @@ TOKEN = re.compile(r"[^\W_]+(?:[-_./:@+#\\]+[^\W_]+)*")
 PART = re.compile(r"[^\W_]+")
 # Scripts written without spaces: Chinese characters, kana, Thai, Lao, Khmer and Burmese are matched by pairs of characters.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002ffff]+")
-DIGIT = re.compile(r"\d")
+IDENTIFIER = re.compile(r"[\d/\\_:@]")  # of joined tokens: well-known and U.S. are words
 IDENTIFIER_COUNT = 3  # an identifier counts as three words: whoever types one wants the text that has it, and many share its parts
 LONGEST = 200  # characters of a word: longer ones are not typed by people, and would only take space
 
@@ -45,7 +45,7 @@ def split_words(text: str) -> list[str]:
 def _parts(token: str) -> list[str]:
     """A token that is joined or not ASCII: the whole, its parts, their pairs of characters, and the forms without diacritics."""
     parts = PART.findall(token)
-    words = [token] * (IDENTIFIER_COUNT if DIGIT.search(token) else 1) if len(parts) > 1 and len(token) <= LONGEST else []
+    words = [token] * (IDENTIFIER_COUNT if IDENTIFIER.search(token) else 1) if len(parts) > 1 and len(token) <= LONGEST else []
     for part in parts:
         for piece in _pieces(part):
             if piece not in STOPWORDS and len(piece) <= LONGEST:

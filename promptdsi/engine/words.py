@@ -82,14 +82,14 @@ class WordTable:
         terms = [
             QueryTerm(word, weight / total, tuple(terms.find(encoded[word]) for terms in self.terms)) for word, weight in weights.items()
         ]
-        return WordQuery(self, [term for term in terms if max(term.numbers) >= 0])
+        return WordQuery(self, [term for term in terms if max(term.numbers) >= 0], total)
 
 
 class WordQuery:
-    """One query against a table of word weights. Scores are `weight` · coverage."""
+    """One query against a table of word weights. Scores are `weight` · coverage. `information` is what all its words weigh."""
 
-    def __init__(self, table: WordTable, terms: Sequence[QueryTerm]) -> None:
-        self.table, self.terms = table, terms
+    def __init__(self, table: WordTable, terms: Sequence[QueryTerm], information: float) -> None:
+        self.table, self.terms, self.information = table, terms, information
         # Each of the sums and products below rounds its result by at most 2⁻²⁴ of it, and no result exceeds the weight.
         self.error = np.float32(table.weight * (len(terms) + 8) * 2.0**-23)
 
@@ -153,9 +153,9 @@ class WordQuery:
 
 
 class Calibration(NamedTuple):
-    """A logistic regression on the score of a hit, its margin over the best other document, and its coverage.
+    """A logistic regression on the score of a hit, its margin over the best other document, its coverage, and the query's information.
 
-    `bound` is the confidence that 95 % of the right first hits reached it was fitted on: below it nothing certain was found.
+    `bound` is the confidence that nearly all right first hits reached it was fitted on: below it nothing certain was found.
     """
 
     intercept: float
@@ -163,13 +163,15 @@ class Calibration(NamedTuple):
     margin: float
     coverage: float
     bound: float
+    information: float = 0.0  # a query of few or common words is easily matched
 
-    def confidence(self, scores: Sequence[float], coverage: Sequence[float]) -> list[float]:
+    def confidence(self, scores: Sequence[float], coverage: Sequence[float], information: float = 0.0) -> list[float]:
         """The probability that each hit of one query is right; the scores are those of all hits, best first."""
         values = np.asarray(scores, np.float64)
         if not len(values):
             return []
         # The best other document is the second hit for the first one, and the first for all others.
         others = np.append(values[1:2] if len(values) > 1 else values[:1] - 1, np.repeat(values[:1], len(values) - 1))
-        features = np.stack([np.ones_like(values), values, values - others, np.asarray(coverage, np.float64)], 1)
-        return [float(value) for value in 1 / (1 + np.exp(-(features @ np.array(self[:4])).clip(-30, 30)))]
+        features = np.stack([values, values - others, np.asarray(coverage, np.float64)], 1)
+        logits = self.intercept + features @ np.array([self.score, self.margin, self.coverage]) + self.information * information
+        return [float(value) for value in 1 / (1 + np.exp(-logits.clip(-30, 30)))]

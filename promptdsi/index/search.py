@@ -78,8 +78,9 @@ class Retrieved(NamedTuple):
 def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) -> list[Hit]:
     confidences: Sequence[float | None] = [None] * len(retrieved.rows)
     if generation.calibration:
-        coverage = retrieved.words.coverage(retrieved.rows).tolist() if retrieved.words else [0.0] * len(retrieved.rows)
-        confidences = generation.calibration.confidence(retrieved.scores, coverage)
+        words = retrieved.words
+        coverage = words.coverage(retrieved.rows).tolist() if words else [0.0] * len(retrieved.rows)
+        confidences = generation.calibration.confidence(retrieved.scores, coverage, words.information if words else 0.0)
     numbered = zip(range(1, request.k + 1), retrieved.rows, retrieved.scores, confidences, strict=False)
     return [_hit(generation, request.query, *values) for values in numbered]
 

@@ -25,31 +25,35 @@ MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more q
 RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
 # Of the right first hits this share reaches the bound below which nothing certain was found. 95 % are promised: a few hundred queries tell
 # the bound only roughly.
-RETAINED_SHARE = 0.97
+RETAINED_SHARE = 0.96
 STEPS = 50  # of Newton's method
 
 
 class ScoreParts(NamedTuple):
-    """The parts of the score of each document for each query (Q, N), and the document each query should retrieve (Q,)."""
+    """The parts of each document's score for each query (Q, N), the document it should retrieve (Q,), and its information (Q,)."""
 
     products: Matrix
     coverage: Matrix
     targets: NDArray[np.int64]
+    information: NDArray[np.float64]
 
 
 def collect(table: RowTable, vectors: Floats, texts: Sequence[str], rows: Sequence[int], words: WordTable | None) -> ScoreParts:
     """The parts of every document's score for some queries, each by its best passage; `rows` are those of the relevant documents."""
     products = np.concatenate([scores for _, scores, _ in table.products(vectors)], 1)  # (Q, N)
-    coverage = np.zeros_like(products)
+    coverage, information = np.zeros_like(products), np.zeros(len(texts))
     if words:
         plain = words.weighted(1.0)
         for number, text in enumerate(texts):
-            plain.query(text).add_to(coverage[number], 0)
+            query = plain.query(text)
+            query.add_to(coverage[number], 0)
+            information[number] = query.information
     starts = table.document_starts
     if starts is None:
-        return ScoreParts(products, coverage, np.asarray(rows, np.int64))
+        return ScoreParts(products, coverage, np.asarray(rows, np.int64), information)
     best = best_of_each(products + np.float32(DEFAULT_WEIGHT) * coverage, starts)  # (Q, documents)
-    return ScoreParts(np.take_along_axis(products, best, 1), np.take_along_axis(coverage, best, 1), np.searchsorted(starts, rows))
+    by_document = (np.take_along_axis(products, best, 1), np.take_along_axis(coverage, best, 1))
+    return ScoreParts(*by_document, np.searchsorted(starts, rows), information)
 
 
 def best_of_each(scores: Matrix, starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -89,14 +93,14 @@ def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
         top = seen[everyone, best]
         seen[everyone, best] = -np.inf
         second = np.where(np.isfinite(seen.max(1)), seen.max(1), top - 1)
-        features.append(np.stack([np.ones_like(top), top, top - second, scored.coverage[everyone, best]], 1))
+        features.append(np.stack([np.ones_like(top), top, top - second, scored.coverage[everyone, best], scored.information], 1))
         right.append((best == scored.targets) & np.isfinite(top))
     inputs, labels = np.concatenate(features).astype(np.float64), np.concatenate(right).astype(np.float64)
     weights = _logistic(inputs, labels)
     likely = 1 / (1 + np.exp(-(inputs @ weights).clip(-30, 30)))
     bound = np.quantile(likely[labels > 0], 1 - RETAINED_SHARE) if labels.any() else 0.0
-    intercept, score, margin, coverage = weights.tolist()
-    return Calibration(intercept, score, margin, coverage, float(bound))
+    intercept, score, margin, coverage, information = weights.tolist()
+    return Calibration(intercept, score, margin, coverage, float(bound), information)
 
 
 def _logistic(features: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:

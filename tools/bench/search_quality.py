@@ -1,7 +1,7 @@
 """Measure whether people find what they look for: identifiers, paraphrases, long documents, and questions without an answer.
 
-    python -m tools.bench.finding              # the demo corpus: writes docs/results/finding.{json,md} and finding-nothing.{png,svg}
-    python -m tools.bench.finding --articles   # squadx, one document per article: writes docs/results/finding-articles.{json,md}
+    python -m tools.bench.search_quality              # the demo corpus: writes docs/results/search-quality.{json,md,png}
+    python -m tools.bench.search_quality --articles   # squadx, one document per article: docs/results/search-articles.{json,md}
 
 Every index is created with `--effort normal` and otherwise as it comes. Identifiers are drawn at random and planted in 200 documents, one
 each; a query is the identifier alone. Long documents are thirty notes of nine documents of a subject, with their titles as headings or
@@ -30,6 +30,7 @@ from promptdsi.corpus.sources import Request, demo_corpus, squadx
 from promptdsi.methods import methods
 from tools import evidence
 
+COMMAND = "python -m tools.bench.search_quality"
 IDENTIFIERS, NOTES, PARTS, QUESTIONS, CHOSEN_WITH = 200, 30, 9, 350, 10
 UNANSWERABLE = Path(__file__).with_name("unanswerable.txt")
 Ranking = Callable[[Sequence[str], Sequence[str]], Sequence[int]]  # queries and the document each should retrieve → ranks
@@ -115,8 +116,8 @@ def articles() -> tuple[Corpus, dict[str, tuple[str, int, int]]]:
         split: [Judgement(pair.query.queryid, places[pair.docid][0]) for pair in paragraphs.pairs(split) if pair.docid in places]
         for split in ("train", "dev")
     }
-    judged = {judgement.queryid for judgements in qrels.values() for judgement in judgements}
-    queries = [query for query in paragraphs.queries if query.queryid in judged]
+    with_judgement = {judgement.queryid for judgements in qrels.values() for judgement in judgements}
+    queries = [query for query in paragraphs.queries if query.queryid in with_judgement]
     return Corpus(documents, queries, qrels, name="articles"), places
 
 
@@ -191,7 +192,9 @@ def nothing(index: Index, corpus: Corpus) -> tuple[dict[str, Any], dict[str, np.
     for name, values in sets.items():
         facts[f"{name}: below it, % of {len(values)}"] = round(100 * float((values < bound).mean()), 1)
         facts[f"{name}: below the bound that exactly 95 % of right hits reach, %"] = round(100 * float((values < at_95).mean()), 1)
-    facts["calibration error on test queries, %"] = round(100 * calibration_error(first_hits, right), 1)
+    alike = np.resize(sets["lacking subjects"], len(first_hits))  # it was fitted on as many queries with an answer as without
+    error = calibration_error(np.concatenate([first_hits, alike]), np.concatenate([right, np.zeros(len(alike), bool)]))
+    facts["calibration error on as many test queries as questions without an answer, %"] = round(100 * error, 1)
     return facts, {"right": first_hits[right], **sets}
 
 
@@ -220,7 +223,7 @@ def draw_curve(values: dict[str, np.ndarray[Any, Any]], bound: float) -> None:
     ax.set(xlim=(70, 100.5), ylim=(40, 100.5), xlabel="right first hits above the bound, %", ylabel="unanswerable questions below it, %")
     ax.legend(loc="lower left", frameon=False)
     for kind in ("png", "svg"):
-        figure.savefig(evidence.RESULTS / f"finding-nothing.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        figure.savefig(evidence.RESULTS / f"search-quality.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
 
 
 def measure_demo(folder: Path) -> None:
@@ -237,9 +240,7 @@ def measure_demo(folder: Path) -> None:
         rows += rows_of(what, note_pairs, systems(notes, note_index))
     facts, values = nothing(index, corpus)
     draw_curve(values, facts["bound"])
-    evidence.write(
-        "finding", "Finding what people look for", "python -m tools.bench.finding", rows, **{"Questions without an answer": facts}
-    )
+    evidence.write("search-quality", "Finding what people look for", COMMAND, rows, **{"Questions without an answer": facts})
 
 
 def measure_articles(folder: Path) -> None:
@@ -254,7 +255,7 @@ def measure_articles(folder: Path) -> None:
         inside.append(same and (passage is None or (passage[0] < end and passage[1] > start)))
     facts: dict[str, Any] = {"articles": len(corpus), "passages": sum(entry.row_count for entry in index.manifest.corpora)}
     facts["first hit's passage overlaps the paragraph, %"] = round(100 * float(np.mean(inside)), 1)
-    evidence.write("finding-articles", "Long documents: articles of squadx", "python -m tools.bench.finding --articles", rows, **facts)
+    evidence.write("search-articles", "Long documents: articles of squadx", COMMAND + " --articles", rows, **facts)
 
 
 def main() -> None:
