@@ -192,8 +192,8 @@ def nothing(index: Index, corpus: Corpus) -> tuple[dict[str, Any], dict[str, np.
     for name, values in sets.items():
         facts[f"{name}: below it, % of {len(values)}"] = round(100 * float((values < bound).mean()), 1)
         facts[f"{name}: below the bound that exactly 95 % of right hits reach, %"] = round(100 * float((values < at_95).mean()), 1)
-    alike = np.resize(sets["lacking subjects"], len(first_hits))  # it was fitted on as many queries with an answer as without
-    error = calibration_error(np.concatenate([first_hits, alike]), np.concatenate([right, np.zeros(len(alike), bool)]))
+    unanswered = np.resize(sets["lacking subjects"], len(first_hits))  # it was fitted on as many queries with an answer as without
+    error = calibration_error(np.concatenate([first_hits, unanswered]), np.concatenate([right, np.zeros(len(unanswered), bool)]))
     facts["calibration error on as many test queries as questions without an answer, %"] = round(100 * error, 1)
     return facts, {"right": first_hits[right], **sets}
 
