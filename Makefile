@@ -82,6 +82,7 @@ bench: .venv/dev
 	$(BIN)/python -m tools.bench.adding
 	$(BIN)/python -m tools.bench.queries
 	$(BIN)/python -m tools.bench.words
+	$(BIN)/python -m tools.bench.creating
 	$(BIN)/python -m tools.bench.opening
 	$(BIN)/python -m tools.bench.serving
 	$(BIN)/python -m tools.bench.reading

@@ -25,7 +25,7 @@ MOST_SCORES = 1 << 24  # queries times documents: bounds memory and time; more q
 RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not overlap at all
 # Of the right first hits this share reaches the bound below which nothing certain was found. 95 % are promised: a few hundred queries tell
 # the bound only roughly.
-RETAINED_SHARE = 0.96
+RETAINED_SHARE = 0.97
 STEPS = 50  # of Newton's method
 
 

@@ -1,0 +1,78 @@
+"""Measure `create`: minutes at each level of effort, until the first answer, and beside another busy process.
+
+    python -m tools.bench.creating [--documents 9725] [--full]     # writes docs/results/bench-creating.{json,md}
+
+Documents are paragraphs of squadx with their train queries. Each create is a process of its own, as from the command line; the first
+answer is that of a search with the finished index, which is opened anew. The busy process counts, and so keeps one core.
+The ratio of busy to quiet is measured on fewer documents, twice in turn. `full` is measured only if asked for: it takes many times longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from promptdsi.corpus.corpus import merge_corpora
+from promptdsi.corpus.sources import Request, build_stream, squadx
+from tools import evidence
+
+FEWER, ROUNDS = 1000, 2
+QUERY = "how many people live in the city"
+PROMPTDSI = [sys.executable, "-m", "promptdsi"]
+
+
+def create(corpus: Path, effort: str, *, busy: bool = False) -> dict[str, float]:
+    """Seconds until the index is written, and until it has answered."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.monotonic()
+            command = [*PROMPTDSI, "create", f"{folder}/index", str(corpus), "--effort", effort, "--offline", "--device", "cpu", "--quiet"]
+            subprocess.run(command, check=True)
+            created = time.monotonic() - started
+            searched = subprocess.run([*PROMPTDSI, "search", f"{folder}/index", QUERY, "--json"], check=True, capture_output=True)
+            assert json.loads(searched.stdout)["hits"]
+            return {"created": created, "answered": time.monotonic() - started}
+    finally:
+        if other:
+            other.kill()
+            other.wait()
+
+
+def measure(place: Path, documents: int, *, full: bool) -> None:
+    everything = squadx.build(Request()).corpus
+    few = merge_corpora(build_stream("squadx", Request(), limit=FEWER).corpora, "few")
+    if documents < len(everything):
+        everything = merge_corpora(build_stream("squadx", Request(), limit=documents).corpora, "squadx")
+    everything.write(place / "all")
+    few.write(place / "few")
+    rows: list[dict[str, Any]] = []
+    for effort in ("quick", "normal", *(["full"] if full else [])):
+        rows.append(row(everything, effort, create(place / "all", effort)))
+    turns = [(create(place / "few", "normal"), create(place / "few", "normal", busy=True)) for _ in range(ROUNDS)]
+    ratios = [busy["created"] / quiet["created"] for quiet, busy in turns]
+    for quiet, busy in turns:
+        rows += [row(few, "normal", quiet), row(few, "normal, beside a busy process", busy)]
+    ratio = f"{sum(ratios) / len(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
+    evidence.write(
+        "bench-creating", "Creating an index", "python -m tools.bench.creating", rows, **{"a busy process makes create slower by": ratio}
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--documents", type=int, default=9725)
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), options.documents, full=options.full)
+
+
+if __name__ == "__main__":
+    main()
