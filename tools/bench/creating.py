@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from promptdsi.corpus.corpus import merge_corpora
+from promptdsi.corpus.corpus import Corpus, merge_corpora
 from promptdsi.corpus.sources import Request, build_stream, squadx
 from tools import evidence
 
@@ -60,9 +60,12 @@ def measure(place: Path, documents: int, *, full: bool) -> None:
     for quiet, busy in turns:
         rows += [row(few, "normal", quiet), row(few, "normal, beside a busy process", busy)]
     ratio = f"{sum(ratios) / len(ratios):.2f} ({min(ratios):.2f} … {max(ratios):.2f})"
-    evidence.write(
-        "bench-creating", "Creating an index", "python -m tools.bench.creating", rows, **{"a busy process makes create slower by": ratio}
-    )
+    facts = {"times as long beside a busy process": ratio}
+    evidence.write("bench-creating", "Creating an index", "python -m tools.bench.creating", rows, **facts)
+
+
+def row(corpus: Corpus, effort: str, seconds: dict[str, float]) -> dict[str, Any]:
+    return {"documents": len(corpus), "effort": effort, "created in s": seconds["created"], "answered after s": seconds["answered"]}
 
 
 def main() -> None:
