@@ -12,7 +12,7 @@ from promptdsi.bench.plan import read_experiment
 from promptdsi.bench.runs import RunStore
 
 ROOT = Path(__file__).parents[2] / "experiments"
-NAMES = ["datasets", "main", "curves", "passes", "utilisation", "topics", "layers", "memory", "ablations", "choose", "frontier"]
+NAMES = ["datasets", "main", "curves", "passes", "utilisation", "topics", "layers", "memory", "ablations", "words", "choose", "frontier"]
 
 
 def test_every_experiment_is_listed_here() -> None:

@@ -75,6 +75,14 @@ system = [
   { label = "S++", method = "promptdsi", parameter = "add.row_lr", sweep = [1e-3, 1e-2], seeds = [0] },
 ]""",
     "frontier": 'report = "frontier"\nsystems_of = "choosing"',
+    "words": """
+report = "words"
+seeds = [0]
+system = [
+  { label = "BM25 with train queries", group = "References", method = "bm25", train_queries = true, settings = ["one"] },
+  { label = "best", group = "Rows alone", method = "rows", settings = ["one"] },
+  { label = "best", group = "Words and rows", method = "rows", preset = "best", settings = ["words"] },
+]""",
 }
 SCALE = """
 [setting.one]
@@ -82,6 +90,10 @@ label = "MiniLM"
 stream = { source = "made", limit = 300, new = 2, share = 0.1 }
 d0 = { fit = { epochs = 2 } }
 seeds = [0, 1]
+[setting.words]
+label = "MiniLM, words"
+stream = { source = "made", limit = 300, new = 2, share = 0.1 }
+d0 = { preset = "best" }
 [setting.two]
 label = "another stream"
 stream = { source = "made", limit = 300, new = 2, share = 0.1, seed = 1 }
@@ -101,7 +113,7 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Experimen
     folder = tmp_path_factory.mktemp("bench") / "experiments"
     (folder / "scales").mkdir(parents=True)
     copy_reports(folder)
-    where = {name: '["one", "two"]' if name == "frontier" else '["one"]' for name in EXPERIMENTS}
+    where = dict.fromkeys(EXPERIMENTS, '["one"]') | {"frontier": '["one", "two"]', "words": '["one", "words"]'}
     (folder / "scales" / "tiny.toml").write_text(SCALE + "\n".join(f"{name} = {settings}" for name, settings in where.items()))
     for name, text in EXPERIMENTS.items():
         (folder / f"{name}.toml").write_text(text)
