@@ -199,6 +199,15 @@ def show_report(report: Report, index: Path, output: Output) -> None:
         output.say(sentence)
 
 
+def _findable_sentence(report: Report) -> str:
+    if not report.unfindable:
+        which = f"each of {report.examined:,} documents drawn at random" if report.unexamined else "every document"
+        return f"{which} is in the top 10 of one of its training queries"
+    names = ", ".join(report.unfindable[:5]) + (", …" if len(report.unfindable) > 5 else "")
+    of = f" of {report.examined:,} drawn at random" if report.unexamined else ""
+    return f"{len(report.unfindable):,} documents{of} are not in the top 10 of any of their training queries: {names}"
+
+
 def report_sentences(report: Report, index: Path) -> list[str]:
     if report.unchanged and not report.added:
         return [f"{count_documents(report.unchanged)}, all in the index already with the same content: nothing to do"]
@@ -217,11 +226,8 @@ def report_sentences(report: Report, index: Path) -> list[str]:
     if report.fast:
         later = f"`promptdsi tune {index}` trains it" if report.tunable else "the index stores no text, so `tune` cannot train it later"
         lines.append(f"not trained yet; {later}")
-    elif report.unfindable:
-        names = ", ".join(report.unfindable[:5]) + (", …" if len(report.unfindable) > 5 else "")
-        lines.append(f"{len(report.unfindable):,} documents are not in the top 10 of any of their training queries: {names}")
     else:
-        lines.append("every document is in the top 10 of one of its training queries")
+        lines.append(_findable_sentence(report))
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")

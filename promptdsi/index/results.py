@@ -154,14 +154,16 @@ class Report:
     updated: int = 0
     unchanged: int = 0
     queries: int = 0
-    truncated: int = 0  # documents longer than the model reads
+    truncated: int = 0  # documents, or passages, longer than the model reads
     truncated_queries: int = 0
     fast: bool = False
     tunable: bool = True  # whether the index stores the text that `tune` needs
     seconds: float = 0.0
     dev_hits10: float | None = None
     dev_queries: int = 0
-    unfindable: list[str] = field(default_factory=list)
+    unfindable: list[str] = field(default_factory=list)  # of those examined
+    examined: int = 0
+    unexamined: int = 0
     drift: Drift | None = None
     probes: int = 0
 

@@ -216,7 +216,7 @@ def commit_trained(
     then: str = UNCHANGED,
 ) -> Report:
     """Measure what was trained and commit it, unless old queries drifted by more than `max_drift`."""
-    report = measure_training(method, corpus, pairs, report, options.progress)
+    report = measure_training(method, corpus, pairs, report)
     if parent is not None:
         report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=without))
         if options.max_drift is not None and (report.drift is None or report.drift.fall > options.max_drift):

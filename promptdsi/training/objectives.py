@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from promptdsi.model.path import unit
+from promptdsi.model.path import EPS, unit
 from promptdsi.model.rows import QUERIES_AT_ONCE, Rows, mask_deleted
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
@@ -136,6 +136,28 @@ class _RowCrossEntropy(torch.autograd.Function):
             if learns and to_rows is not None:
                 to_rows[first - first_learning : first - first_learning + len(piece)] = share.T @ vectors
         return to_vectors, to_rows, None, None, None, None, None
+
+
+def distance_from(start: Tensor, rows: Tensor) -> Tensor:
+    """The mean squared distance of the rows' directions from unit vectors `start`: (n, D), (n, D) → ()."""
+    return _Distance.apply(rows, start)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Distance(torch.autograd.Function):
+    """Of unit vectors |u − s|² = 2 − 2 u·s: two passes over the rows here, where autograd's own gradient takes a dozen."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, start: Tensor) -> Tensor:
+        norms = rows.norm(dim=1, keepdim=True).clamp(min=EPS)  # (n, 1)
+        cosines = torch.linalg.vecdot(rows, start)[:, None] / norms
+        ctx.save_for_backward(rows, start, norms, cosines)
+        return (2 - 2 * cosines).mean()  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        rows, start, norms, cosines = ctx.saved_tensors
+        factor = 2 * gradient / len(rows) / norms
+        return torch.addcmul(rows * (factor * cosines / norms), start, -factor), None
 
 
 NEIGHBORS = 5

@@ -24,7 +24,7 @@ from promptdsi.progress import Progress, silent
 from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
 from promptdsi.training.encoding import LowerStates, query_vectors
 from promptdsi.training.examples import Examples
-from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, log_sum_over_old
+from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, distance_from, log_sum_over_old
 from promptdsi.training.training import Group, Training, TrainingLog, train
 
 
@@ -230,7 +230,7 @@ def _retention_loss(model: DSI, limits: RowOptions, replay: Replay | None, seed:
                 loss + replay.weight * cross_entropy(replay.vectors[numbers], model.rows, replay.targets[numbers], scale=model.scale).mean()
             )
         if limits.anchor_weight:
-            loss = loss + limits.anchor_weight * (unit(rows) - start).square().sum(1).mean()
+            loss = loss + limits.anchor_weight * distance_from(start, rows)
         return loss
 
     return added

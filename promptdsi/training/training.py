@@ -186,7 +186,8 @@ def train(
     """
     groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
-    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups])
+    # Fused: one pass over a parameter and its moments instead of a dozen, which at many rows took a third of a step.
+    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups], fused=True)
     steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
     torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
     log = TrainingLog()

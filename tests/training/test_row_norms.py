@@ -13,7 +13,7 @@ from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.path import unit
-from promptdsi.training.objectives import LARGEST, NEIGHBORS, SMALLEST, fitted_norms
+from promptdsi.training.objectives import LARGEST, NEIGHBORS, SMALLEST, distance_from, fitted_norms
 from promptdsi.training.stages import RowOptions, learn_rows
 from promptdsi.training.training import Training
 
@@ -76,6 +76,16 @@ def test_each_row_keeps_the_length_it_started_with() -> None:
     assert len(before.norm(dim=1).unique()) > 1 and not torch.allclose(after, before, atol=1e-2)
     before, after = learned(RowOptions())
     assert not torch.allclose(after.norm(dim=1), before.norm(dim=1), rtol=1e-2)
+
+
+def test_the_anchor_is_the_mean_squared_distance_of_directions_and_has_its_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(7, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    start = unit(torch.randn(7, 5, generator=generator, dtype=torch.float64))
+    plain = (unit(rows) - start).square().sum(1).mean()
+    torch.testing.assert_close(distance_from(start, rows), plain)
+    fast, reference = (torch.autograd.grad(3 * loss, rows)[0] for loss in (distance_from(start, rows), plain))
+    torch.testing.assert_close(fast, reference)
 
 
 def test_an_anchor_holds_rows_near_where_they_started_the_more_the_stronger() -> None:

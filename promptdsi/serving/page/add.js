@@ -202,7 +202,7 @@ function reportOf(report) {
       fact("Drift", report.drift &&
         `Hits@10 on stored queries of earlier corpora ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
       fact("Truncated", report.truncated > 0 && `${count(report.truncated, "document")} longer than the model reads`),
-      fact("Not findable", report.unfindable_count === 0 ? "None: each document is found by one of its training queries."
+      fact("Not findable", report.unfindable_count === 0 ? `None: each of ${count(report.examined, "document")} looked at is found by one of its training queries.`
         : documentList(report.unfindable, report.unfindable_count))),
     report.fast && h("p", {class: "soft"}, prose("These documents are not trained yet; `promptdsi tune INDEX` does that.")));
 }
