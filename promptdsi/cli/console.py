@@ -78,9 +78,14 @@ class ReadOptions:
     """How strictly a corpus is read."""
 
     on_error: Annotated[
-        Literal["stop", "skip"],
-        typer.Option("--on-error", help="stop at the first bad record, or skip bad records and list them.", metavar="stop|skip"),
-    ] = "stop"
+        Literal["stop", "skip"] | None,
+        typer.Option(
+            "--on-error",
+            help="stop at the first bad record or file, or skip and list them (default: skip files, stop at records).",
+            metavar="stop|skip",
+        ),
+    ] = None
+    follow_links: Annotated[bool, typer.Option("--follow-links", help="Follow links in a folder of files.")] = False
     max_unknown: Annotated[
         int, typer.Option("--max-unknown", min=0, help="Number of judgements that may name unknown queries or documents.")
     ] = 0
@@ -90,7 +95,7 @@ class ReadOptions:
         """The keywords of a reader. What it noticed is printed at the end; if it fails, only if it skipped something before."""
         notes, complete = ReadNotes(skip=self.on_error == "skip"), False
         try:
-            yield {"on_error": self.on_error, "max_unknown": self.max_unknown, "notes": notes}
+            yield {"on_error": self.on_error, "follow_links": self.follow_links, "max_unknown": self.max_unknown, "notes": notes}
             complete = True
         finally:
             for sentence in notes.sentences() if complete or notes.skipped else ():

@@ -1,6 +1,6 @@
 """A corpus: documents that arrive together, with their queries and relevance judgements; its records and the rules they obey.
 
-corpus = Corpus.read("my-documents")       # BEIR folder, .jsonl, .tsv, or a folder of text files
+corpus = Corpus.read("my-documents")       # BEIR folder, .jsonl, .tsv, or a folder of files
 corpus.write("copy")                       # as a BEIR folder
 
 Readers add file and line to the message of a broken rule; writers apply the same rules.
@@ -68,12 +68,13 @@ class Pair(NamedTuple):
 
 
 class ReadNotes:
-    """Notes made while reading; with `skip` a bad record becomes a note instead of an error."""
+    """How a corpus is read, and what was noted: with `skip` a bad record becomes a note instead of an error."""
 
-    def __init__(self, *, skip: bool = False) -> None:
-        self.skip = skip
+    def __init__(self, *, skip: bool = False, follow_links: bool = False) -> None:
+        self.skip, self.follow_links = skip, follow_links
         self.skipped: list[DataError] = []
         self.counts: Counter[str] = Counter()
+        self.remarks: list[str] = []  # about single files
 
     def refuse(self, error: DataError) -> None:
         """Raise the error, or note it if bad records are to be skipped."""
@@ -85,6 +86,10 @@ class ReadNotes:
         """Add to a counted note such as 'documents repeated with equal content, kept once'."""
         if amount:
             self.counts[message] += amount
+
+    def remark(self, message: str) -> None:
+        """Note something about one file."""
+        self.remarks.append(message)
 
     def valid(self, record: Document | Query) -> bool:
         """Whether a record obeys our rules; one that does not is counted with the reason, as data sets of others hold some."""
@@ -99,12 +104,15 @@ class ReadNotes:
     def sentences(self) -> list[str]:
         """All notes, ready to print."""
         lines = [f"{amount:,} {message}" for message, amount in sorted(self.counts.items())]
+        lines += _listed(self.remarks)
         if self.skipped:
-            lines.append(f"{len(self.skipped):,} bad records skipped:")
-            lines += [f"  {error}" for error in self.skipped[:LISTED]]
-            if len(self.skipped) > LISTED:
-                lines.append(f"  … and {len(self.skipped) - LISTED:,} more")
+            lines.append(f"{len(self.skipped):,} could not be read and were skipped:")
+            lines += [f"  {line}" for line in _listed([str(error) for error in self.skipped])]
         return lines
+
+
+def _listed(lines: list[str]) -> list[str]:
+    return lines[:LISTED] + ([f"… and {len(lines) - LISTED:,} more"] if len(lines) > LISTED else [])
 
 
 @dataclass
@@ -118,6 +126,7 @@ class Corpus:
     queries: list[Query] = field(default_factory=list)
     qrels: dict[str, list[Judgement]] = field(default_factory=dict)
     name: str = field(default="corpus", compare=False)
+    source: str | None = field(default=None, compare=False)  # the folder of files it was read from
 
     @classmethod
     def read(
@@ -125,7 +134,8 @@ class Corpus:
         path: str | Path,
         *,
         name: str | None = None,
-        on_error: str = "stop",
+        on_error: str | None = None,
+        follow_links: bool = False,
         max_unknown: int = 0,
         splits: Sequence[str] = SPLITS,
         notes: ReadNotes | None = None,
@@ -134,21 +144,26 @@ class Corpus:
 
         Parameters
         ----------
-        path : BEIR folder, documents as .jsonl, pairs as .tsv (all plain or .gz), or a folder of .txt and .md files
+        path : BEIR folder, documents as .jsonl, pairs as .tsv (all plain or .gz), a folder of files, or a file (text, PDF, …)
         name : name of the corpus (default: the folder's or file's name)
-        on_error : "stop" raises DataError at the first bad record, "skip" leaves bad records out and notes them
+        on_error : "stop" raises DataError at the first bad record, "skip" leaves bad records out and notes them; by default files are
+            skipped and records of a data set are not
+        follow_links : whether links in a folder are followed
         max_unknown : how many judgements may name unknown queries or documents (they are left out)
         splits : splits whose judgements are read; the files of other splits are not opened
         notes : collects duplicates, skipped records and judgements left out
         """
-        if on_error not in ("stop", "skip"):
+        if on_error not in (None, "stop", "skip"):
             raise ValueError(f"on_error={on_error!r}, expected 'stop' or 'skip'")
         path = Path(path)
         notes = notes or ReadNotes()
-        notes.skip = on_error == "skip"
-        corpus: Corpus = format_of(path).read(path, notes, max_unknown=max_unknown, splits=splits)
+        format = format_of(path)
+        notes.skip, notes.follow_links = on_error == "skip" or (on_error is None and format.NAME == "folder"), follow_links
+        corpus: Corpus = format.read(path, notes, max_unknown=max_unknown, splits=splits)
         if not corpus.documents:
-            raise DataError("holds no document", path=path)
+            why = f": {notes.skipped[0]}" if notes.skipped else ""
+            raise DataError(f"holds no document{why}", path=path)
+        corpus.source = str(path.resolve()) if format.NAME == "folder" and path.is_dir() else None
         corpus.name = name or (path.resolve().name if path.is_dir() else re.sub(r"\.(jsonl|tsv)(\.gz)?$", "", path.resolve().name))
         return corpus
 
@@ -171,7 +186,8 @@ class Corpus:
         qrels = {split: [judgement for judgement in rows if judgement.docid in docids] for split, rows in self.qrels.items()}
         queryids = {judgement.queryid for rows in qrels.values() for judgement in rows}
         documents = [document for document in self.documents if document.docid in docids]
-        return Corpus(documents, [query for query in self.queries if query.queryid in queryids], qrels, name=self.name)
+        queries = [query for query in self.queries if query.queryid in queryids]
+        return Corpus(documents, queries, qrels, name=self.name, source=self.source)
 
     def counts(self) -> dict[str, int]:
         """Sizes as in the paper's Table 1: documents, annotated queries per split, pseudo-queries."""
@@ -198,7 +214,7 @@ def format_of(path: Path) -> ModuleType:
     for candidate in formats().values():
         if candidate.recognizes(path):
             return candidate
-    expected = "a BEIR folder (with corpus.jsonl), a .jsonl or .tsv file (plain or .gz), or a folder of .txt or .md files"
+    expected = "a BEIR folder (with corpus.jsonl), a .jsonl or .tsv file (plain or .gz), or files such as .txt, .md, .pdf, .docx or .html"
     raise DataError(f"is no corpus: expected {expected}", path=path)
 
 

@@ -92,7 +92,8 @@ def add_queries(
     folder: Path,
     generator: Generator,
     *,
-    on_error: str = "stop",
+    on_error: str | None = None,
+    follow_links: bool = False,
     max_unknown: int = 0,
     notes: ReadNotes | None = None,
     progress: Progress = silent,
@@ -104,7 +105,7 @@ def add_queries(
     if not beir.recognizes(folder):
         raise DataError("is no BEIR folder, so queries cannot be added to it; give -o FOLDER to write one", path=folder)
     with exclusive_lock(folder / CACHE_FOLDER):
-        corpus = Corpus.read(folder, on_error=on_error, max_unknown=max_unknown, notes=notes)
+        corpus = Corpus.read(folder, on_error=on_error, follow_links=follow_links, max_unknown=max_unknown, notes=notes)
         generated = generate_queries(corpus, generator, QueryCache(folder / CACHE_FOLDER, generator), progress=progress)
         extended = with_queries(corpus, generated)
         # Queries first: after an interruption in between, a query without judgement does no harm and the next run completes it.

@@ -29,7 +29,8 @@ class Request:
     max_words: int = 4096
     offline: bool = False
     quiet: bool = True
-    on_error: str = "stop"
+    on_error: str | None = None
+    follow_links: bool = False
     max_unknown: int = 0
     notes: ReadNotes = field(default_factory=ReadNotes)
     progress: Progress = silent
@@ -72,7 +73,9 @@ def source_of(text: str) -> tuple[Source, str]:
 def read_path(request: Request) -> SourceData:
     """The user's own documents: any path that `Corpus.read` takes."""
     path = Path(request.name)
-    corpus = Corpus.read(path, on_error=request.on_error, max_unknown=request.max_unknown, notes=request.notes)
+    corpus = Corpus.read(
+        path, on_error=request.on_error, follow_links=request.follow_links, max_unknown=request.max_unknown, notes=request.notes
+    )
     # The name, not the path: a stream must not depend on where its source stood.
     return SourceData(corpus, origin=f"the corpus {path.name}", licence="as the source's")
 
