@@ -25,6 +25,8 @@ from promptdsi.cli.eval_command import evaluate
 from promptdsi.cli.info_command import export, info, log, verify
 from promptdsi.cli.search_command import get, search
 from promptdsi.cli.serve_command import mcp, serve
+from promptdsi.cli.sync_command import sync
+from promptdsi.cli.teach_command import teach
 from promptdsi.errors import PromptDSIError, UsageError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -34,6 +36,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "backbone": backbone,
     "create": create,
     "add": add,
+    "sync": sync,
+    "teach": teach,
     "tune": tune,
     "upgrade": upgrade,
     "search": search,

@@ -31,6 +31,10 @@ def search(
     min_confidence: Annotated[
         float, typer.Option("--min-confidence", min=0, max=1, help="Leave out documents whose confidence is lower.")
     ] = 0.0,
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--where", metavar="FIELD=VALUE", help="Only documents that meet this (= != < <= > >=; a,b: either; docid=notes/*)."),
+    ] = None,
     at: At = None,
     engine: Engine = "auto",
     runtime: Runtime,
@@ -40,8 +44,9 @@ def search(
     from promptdsi.index.results import SearchRequest
 
     opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
+    conditions = tuple(where or ())
     for batch in _batches(queries):
-        results = opened.search_batch([SearchRequest(query, k, explain, min_confidence) for query in batch])
+        results = opened.search_batch([SearchRequest(query, k, explain, min_confidence, conditions) for query in batch])
         if truncated := sum(result.truncated for result in results):
             limit = opened.info().max_tokens
             output.say(f"{truncated:,} queries are longer than {limit} tokens and were truncated")
@@ -50,7 +55,12 @@ def search(
                 hits = [hit.to_json() for hit in result.hits]
                 print_json({"query": query, "generation": opened.generation, "certain": result.certain, "hits": hits})
             else:
-                show_hits(query, result, alone=len(queries) == 1 and queries[0] != "-", filtered=min_confidence > 0)
+                show_hits(
+                    query,
+                    result,
+                    alone=len(queries) == 1 and queries[0] != "-",
+                    filter="these conditions" if conditions else "that confidence" if min_confidence else "",
+                )
 
 
 def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
@@ -85,20 +95,22 @@ def _read_stdin() -> Iterator[list[str]]:
             raise UsageError(f"standard input: the line {error.object[:50]!a} is not UTF-8") from None
 
 
-def show_hits(query: str, result: SearchResult, *, alone: bool = False, filtered: bool = False) -> None:
+def show_hits(query: str, result: SearchResult, *, alone: bool = False, filter: str = "") -> None:
     """Print hits: rank, confidence or score, title, corpus and snippet."""
     hits = result.hits
     width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
     if not alone:
         print(strip_control_chars(query))
     if not hits:
-        print("    no document reaches that confidence" if filtered else "    no documents: the index is empty")
+        print(f"    no document meets {filter}" if filter else "    no documents: the index is empty")
     elif not result.certain:
         print("    nothing certain; nearest:")
     for hit in hits:
         name = hit.title or hit.docid
         value = f"{hit.score:.3f}" if hit.confidence is None else f"{probability(hit.confidence):>5}"
         print(strip_control_chars(f"{hit.rank:>3}  {value}  {name}" + (f"  {hit.docid}" if hit.title else "") + f"  [{hit.corpus}]"))
+        if place := ", ".join(part for part in (f"page {hit.page}" if hit.page else "", hit.heading) if part):
+            print(strip_control_chars(f"{INDENT}{place}"))
         for line in textwrap.wrap(strip_control_chars(hit.snippet), width):
             print(f"{INDENT}{line}")
         for line in _reasons(hit):

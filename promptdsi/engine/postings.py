@@ -117,6 +117,21 @@ class Postings(NamedTuple):
         passages = self.passages[remaining].astype(np.int64)
         return type(self).from_occurrences(named, position, passages, self.counts[remaining], lengths=lengths)
 
+    def extended(self, passages: Sequence[int], added: Sequence[Sequence[str]], salt: str = "") -> Postings:
+        """Some of the passages, in this order, with more words each."""
+        position = np.full(len(self.lengths), -1, np.int64)
+        position[list(passages)] = np.arange(len(passages))
+        chosen = position[self.passages] >= 0
+        numbers = np.repeat(np.arange(len(self.ends)), np.diff(self.pointers))[chosen]
+        present, local = np.unique(numbers, return_inverse=True)
+        vocabulary = {self.terms[number]: place for place, number in enumerate(present.tolist())}
+        pairs = [(encode_term(word, salt), owner) for owner, words in enumerate(added) for word in words]
+        new = np.array([vocabulary.setdefault(term, len(vocabulary)) for term, _ in pairs], np.int64)
+        owners = np.concatenate([position[self.passages[chosen]], np.array([owner for _, owner in pairs], np.int64)])
+        counts = np.concatenate([self.counts[chosen].astype(np.int64), np.ones(len(pairs), np.int64)])
+        lengths = self.lengths[list(passages)] + np.array([len(words) for words in added], np.int32)
+        return type(self).from_occurrences(list(vocabulary), np.concatenate([local, new]), owners, counts, lengths=lengths)
+
     def check(self) -> None:
         """Raise ValueError unless the arrays fit together, so that no search reads beside them."""
         types = [np.uint8, np.int64, np.int64, np.int32, np.uint16, np.int32]

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
 from promptdsi.engine.top_k import Numbers, TopK, kth_best
@@ -136,6 +137,12 @@ class RowTable:
     def __len__(self) -> int:
         return len(self.docids)
 
+    def only(self, allowed: NDArray[np.bool_]) -> RowTable:
+        """The same rows, of which only the allowed ones (n,) are returned."""
+        table = RowTable(self.blocks, self.docids, self.deleted, document_starts=self.document_starts, threads=self.threads)
+        table._deleted = np.union1d(self._deleted, np.flatnonzero(~allowed))
+        return table
+
     @cached_property
     def row_of(self) -> dict[str, int]:
         """The first row of each docid; of a replaced document, the newest."""
@@ -154,7 +161,7 @@ class RowTable:
     def live_documents(self) -> int:
         """How many documents can be retrieved. All rows of a document are deleted together."""
         if self.document_starts is None:
-            return len(self) - len(self.deleted)
+            return len(self) - len(self._deleted)
         return int((~np.isin(self.document_starts, self._deleted)).sum())
 
     def vectors(self, rows: Sequence[int] | Numbers) -> Floats:

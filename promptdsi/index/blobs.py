@@ -267,12 +267,26 @@ class Documents:
     def __iter__(self) -> Iterator[tuple[int, Document]]:
         yield from self._select("ORDER BY place")
 
+    def metadata(self) -> list[tuple[int, dict[str, Any]]]:
+        """Position and metadata of each document, in order; no text is read."""
+        return [
+            (position, json.loads(fields or "{}"))
+            for position, fields in self._rows("SELECT place, metadata FROM documents ORDER BY place")
+        ]
+
+    def titles(self) -> list[tuple[int, str]]:
+        """Position and title of each document, in order."""
+        return self._rows("SELECT place, title FROM documents ORDER BY place")
+
     def _select(self, clause: str, *values: Any) -> list[tuple[int, Document]]:
+        rows = self._rows(f"SELECT place, docid, title, text, metadata FROM documents {clause}", *values)
+        return [(position, Document(docid, text, title, json.loads(metadata or "{}"))) for position, docid, title, text, metadata in rows]
+
+    def _rows(self, statement: str, *values: Any) -> list[Any]:
         try:
-            rows = self._database.execute(f"SELECT place, docid, title, text, metadata FROM documents {clause}", values).fetchall()
+            return self._database.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=self.path) from None
-        return [(position, Document(docid, text, title, json.loads(metadata or "{}"))) for position, docid, title, text, metadata in rows]
 
     def close(self) -> None:
         self._database.close()

@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import threading
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,6 +77,7 @@ class Generation:
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
         self._queries: dict[int, dict[str, list[Any]]] = {}
+        self.filtered: dict[tuple[str, ...], RowTable] = {}  # the rows of the documents that meet some conditions (`filters.py`)
         self._lock = threading.Lock()
 
     def _open_table(self) -> RowTable:
@@ -200,6 +201,17 @@ class Generation:
             if len(self._documents) > OPEN_FILES:
                 self._documents.pop(next(iter(self._documents))).close()
             return documents.get(position)
+
+    @contextlib.contextmanager
+    def stored(self, number: int) -> Iterator[Documents]:
+        """The stored documents of a corpus, opened for this use alone."""
+        name = self.manifest.corpora[number].documents
+        assert name is not None
+        documents = Documents(self.store.blobs.path(self._blob(name, number, "documents")))
+        try:
+            yield documents
+        finally:
+            documents.close()
 
     def get(self, docid: str) -> Document:
         """What is stored of a live document."""

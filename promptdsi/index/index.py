@@ -12,17 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import delete, export, purge, results, search, verify
+from promptdsi.index import delete, export, filters, purge, results, search, teach, verify
 from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.results import Hits, OnStart
+from promptdsi.index.results import Hits, OnStart, SearchRequest, SearchResult
 from promptdsi.index.store import Store
+from promptdsi.index.verb_options import AddOptions, SearchOptions, SyncOptions, TuneOptions
 from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
@@ -142,47 +143,40 @@ class Index:
         """Move to the newest generation; true if there was a newer one."""
         return not self.pinned and self.store.current() != self.generation and self._committed(True)
 
-    def add(
-        self,
-        corpus: Corpus,
-        *,
-        name: str | None = None,
-        fast: bool = False,
-        update: bool = False,
-        max_drift: float | None = None,
-        keep_probes: int = 0,
-        keep_queries: bool = False,
-        seed: int | None = None,
-        progress: Progress = silent,
-        on_start: OnStart | None = None,
-    ) -> results.Report:
+    def add(self, corpus: Corpus, **options: Unpack[AddOptions]) -> results.Report:
         """Learn the next corpus and commit a generation. No earlier document or query is read.
 
         `fast` leaves training to `tune`, `update` replaces changed documents, `max_drift` bounds the fall of Hits@10 on stored probes.
         """
         from promptdsi.index import update as training
+        from promptdsi.index.arrivals import checked
 
-        options = training.Options(name=name, keep_probes=keep_probes, keep_queries=keep_queries, seed=seed, device=self.opening.device)
-        options = replace(options, fast=fast, update=update, max_drift=max_drift, progress=progress, on_start=on_start)
-        self.report = self._committed(training.add(self._writable(), corpus, options))
+        self.report = self._committed(
+            training.add(self._writable(), corpus, training.Options(device=self.opening.device, **checked(options, AddOptions)))
+        )
         return self.report
 
-    def tune(
-        self,
-        *,
-        effort: str | None = None,
-        max_drift: float | None = None,
-        seed: int | None = None,
-        progress: Progress = silent,
-        on_start: OnStart | None = None,
-    ) -> list[results.Report]:
+    def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
         """Train what was not trained yet, one generation for each corpus; D0 only where it is alone, with more `effort` than before."""
         from promptdsi.index import effort as levels
+        from promptdsi.index.arrivals import checked
 
-        keywords = {"max_drift": max_drift, "seed": seed, "device": self.opening.device, "progress": progress, "on_start": on_start}
-        reports = levels.tune(self._committed(self._writable()), effort, **keywords)  # should one corpus fail, those before it stay tuned
+        store = self._committed(self._writable())  # should one corpus fail, those before it stay tuned
+        reports = levels.tune(store, effort, device=self.opening.device, **checked(options, TuneOptions))
         self.report = reports[-1] if reports else self.report
         return reports
+
+    def sync(self, folders: str | Path | Sequence[str | Path], **options: Unpack[SyncOptions]) -> results.SyncReport:
+        """Bring the index in step with folders of files: add what is new, replace what changed, delete what is gone, in one generation."""
+        from promptdsi.index import sync
+        from promptdsi.index.arrivals import checked
+
+        paths = [Path(folder) for folder in ([folders] if isinstance(folders, str | Path) else folders)]
+        return self._committed(sync.sync(self._writable(), paths, device=self.opening.device, **checked(options, SyncOptions)))
+
+    def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
+        """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
+        return self._committed(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift))
 
     def upgrade(self) -> Manifest:
         """Let words count beside the rows of an index that has none, from the text it stores. Nothing is trained."""
@@ -191,23 +185,29 @@ class Index:
         return self._committed(upgrade.upgrade(self._writable()))
 
     @overload
-    def search(self, queries: str, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> Hits: ...
+    def search(self, queries: str, **options: Unpack[SearchOptions]) -> Hits: ...
 
     @overload
-    def search(self, queries: list[str], *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> list[Hits]: ...
+    def search(self, queries: list[str], **options: Unpack[SearchOptions]) -> list[Hits]: ...
 
-    def search(self, queries: Any, *, k: int = 10, explain: bool = False, min_confidence: float = 0.0) -> Hits | list[Hits]:
-        """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out."""
-        request = results.SearchRequest("", k, explain, min_confidence)
+    def search(self, queries: Any, **options: Unpack[SearchOptions]) -> Hits | list[Hits]:
+        """The k best documents of a query, or of each of several queries; those with a confidence below `min_confidence` are left out.
+
+        `where` are conditions on metadata that all must hold: `"year>=2020"`, several of these, or `{"author": ["Ada", "Grace"]}`.
+        """
+        where = filters.parse_where(given) if (given := options.pop("where", ())) else ()
+        request = SearchRequest("", **cast("dict[str, Any]", options))._replace(where=where)
         if isinstance(queries, str):
             return self.search_batch([request._replace(query=queries)])[0].hits
         return [result.hits for result in self.search_batch([request._replace(query=query) for query in queries])]
 
-    def search_batch(
-        self, requests: Sequence[results.SearchRequest], *, stop: Callable[[], bool] = lambda: False
-    ) -> list[results.SearchResult]:
+    def search_batch(self, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""
         return search.search_batch(self.opened, requests, stop=stop)
+
+    def facets(self) -> list[tuple[str, list[tuple[str, int]]]]:
+        """Fields of the metadata to filter by, each with its most frequent values and their numbers of documents."""
+        return filters.facets(self.opened)
 
     def get(self, docid: str) -> Document:
         """What the index stores of a document."""

@@ -38,6 +38,8 @@ class Entry:
     probes: str | None = None
     queries: str | None = None
     fast: bool = False  # added without training
+    source: str | None = None  # the folder of files it was read from
+    prefix: str = ""  # what was put before paths in that folder, to make docids
 
     @property
     def row_count(self) -> int:

@@ -35,7 +35,7 @@ from promptdsi.training.examples import PASSAGE, TrainingPair
 CHARACTERS_PER_TOKEN, CHARACTERS_PER_SPAN, BACKWARD = 4.5, 55, 3.2  # a training step costs BACKWARD forward passes
 FIXED_BYTES = 600_000_000  # Python and its libraries
 MULTIPLICATIONS_PER_SECOND = 1e11
-REPORTED = 1000  # dev queries and documents that a report looks at, drawn at random: more would delay it and tell little
+REPORTED = 500  # dev queries and documents that a report looks at, sample at random: more would delay it and tell little
 EFFORTS: dict[str, dict[str, Any]] = {
     "quick": {"learn": "nothing"},
     "normal": {"learn": "rows"},
@@ -261,10 +261,10 @@ def measure_training(method: PromptDSI, corpus: Corpus, pairs: Sequence[Training
     by_document: dict[str, list[str]] = {}
     for pair in pairs:
         by_document.setdefault(pair.docid, []).append(pair.text)
-    drawn = {docid: by_document[docid] for docid in rng.sample(list(by_document), min(REPORTED, len(by_document)))}
+    sample = {docid: by_document[docid] for docid in rng.sample(list(by_document), min(REPORTED, len(by_document)))}
     truncated = sum(method.tokenizer_.encode([pair.text for pair in pairs], max_tokens=method.encoding.max_tokens).truncated)
-    report = replace(report, queries=len(pairs), truncated_queries=truncated, unfindable=_unfindable(method, drawn))
-    return replace(report, examined=len(drawn), unexamined=len(by_document) - len(drawn))
+    report = replace(report, queries=len(pairs), truncated_queries=truncated, unfindable=_unfindable(method, sample))
+    return replace(report, examined=len(sample), unexamined=len(by_document) - len(sample))
 
 
 def _unfindable(method: PromptDSI, queries: Mapping[str, Sequence[str]]) -> list[str]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from promptdsi.corpus.corpus import Document
 
 
+MOST_CONDITIONS = 20  # of a search, on metadata
+
+
 class SearchRequest(NamedTuple):
     """One query of a batch and its options."""
 
@@ -22,6 +25,7 @@ class SearchRequest(NamedTuple):
     k: int = 10
     explain: bool = False
     min_confidence: float = 0.0  # hits below it are left out
+    where: tuple[str, ...] = ()  # conditions that hits must meet (`index/filters.py`)
 
 
 class Neighbor(NamedTuple):
@@ -67,7 +71,8 @@ class Hit(NamedTuple):
     """One retrieved document. `corpus` is the corpus it arrived with, `since` the generation it arrived in.
 
     `confidence` is the probability that it is right, None where the index was not calibrated. `passage` is the part of its text that
-    scored, as positions of its first character and the one after its last; None where the document is one passage.
+    scored, as positions of its first character and the one after its last; None where the document is one passage. `heading` is the one
+    that part stands under, `page` the number of its page, None where the document has no pages.
     """
 
     rank: int
@@ -77,6 +82,8 @@ class Hit(NamedTuple):
     title: str
     snippet: str
     passage: tuple[int, int] | None
+    heading: str
+    page: int | None
     corpus: str
     since: int
     why: Why | None = None
@@ -166,6 +173,38 @@ class Report:
     unexamined: int = 0
     drift: Drift | None = None
     probes: int = 0
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What differs between folders and an index, by docid, and the generation in which it no longer does."""
+
+    generation: int
+    added: list[str]
+    updated: list[str]
+    deleted: list[str]
+    unchanged: int
+    seconds: float = 0.0
+    drift: Drift | None = None
+
+
+class Taught(NamedTuple):
+    """A correction, and the rank of its document for its query before and after."""
+
+    query: str
+    docid: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class TeachReport:
+    """What corrections did: the ranks they changed, and by how much Hits@10 on the stored probe queries fell."""
+
+    generation: int
+    taught: list[Taught]
+    probes: int = 0
+    fall: float = 0.0
 
 
 class Location(NamedTuple):

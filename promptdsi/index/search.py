@@ -6,23 +6,28 @@ The queries of a batch are encoded together and scored together; each gets its h
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.extract import PAGES
 from promptdsi.corpus.generators.stopwords import STOPWORDS
+from promptdsi.corpus.passages import HEADING
 from promptdsi.engine.quantized import single_threaded_blas
+from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import WordQuery
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
+from promptdsi.index.filters import filtered_rows
 from promptdsi.index.generation import Generation
 from promptdsi.index.results import EvalRecord, Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
 from promptdsi.model.config import NO_PROMPT
 from promptdsi.model.path import Floats, Selection, unit
 
+FAR = 50_000  # characters before a place in which its heading is looked for
 NEIGHBORS = 5
 NEWER = 5  # newer documents that are listed; all are counted
 SNIPPET = 180  # characters
@@ -49,13 +54,11 @@ def search_batch(
         queries = [request.query for request in requests]
         encoded = generation.encoder.encode(queries)
         words = [generation.words.query(query) for query in queries] if generation.words else None
-        # One more than asked for: the confidence of a first hit depends on how far the second lies behind.
-        top = generation.table.top(encoded.vectors, 1 + max(request.k for request in requests), words)
+        ranked = _ranked(generation, requests, encoded.vectors, words)
         results = []
-        for position, request in enumerate(requests):
+        for position, (request, retrieved) in enumerate(zip(requests, ranked, strict=True)):
             if stop():
                 raise SearchStopped
-            retrieved = Retrieved(top.rows[position].tolist(), top.scores[position].tolist(), words[position] if words else None)
             hits = _hits(generation, request, retrieved)
             certain = not hits or hits[0].confidence is None or hits[0].confidence >= generation.calibration.bound  # type: ignore[union-attr]
             shown = [number for number, hit in enumerate(hits) if hit.confidence is None or hit.confidence >= request.min_confidence]
@@ -68,11 +71,30 @@ def search_batch(
 
 
 class Retrieved(NamedTuple):
-    """The best rows of one query with their scores, and its words."""
+    """The best rows of one query with their scores, its words, and the rows it was searched in."""
 
     rows: list[int]
     scores: list[float]
     words: WordQuery | None
+    table: RowTable
+
+
+def _ranked(
+    generation: Generation, requests: Sequence[SearchRequest], vectors: Floats, words: Sequence[WordQuery] | None
+) -> list[Retrieved]:
+    """The best rows of each request; those with the same conditions are searched together."""
+    ranked: dict[int, Retrieved] = {}
+    for where in dict.fromkeys(request.where for request in requests):
+        numbers = [number for number, request in enumerate(requests) if request.where == where]
+        table, some = (
+            filtered_rows(generation, where) if where else generation.table,
+            [words[number] for number in numbers] if words else None,
+        )
+        # One more than asked for: the confidence of a first hit depends on how far the second lies behind.
+        top = table.top(vectors[numbers], 1 + max(requests[number].k for number in numbers), some)
+        for number, rows, scores in zip(numbers, top.rows.tolist(), top.scores.tolist(), strict=True):
+            ranked[number] = Retrieved(rows, scores, words[number] if words else None, table)
+    return [ranked[number] for number in range(len(requests))]
 
 
 def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) -> list[Hit]:
@@ -89,7 +111,34 @@ def _hit(generation: Generation, query: str, rank: int, row: int, score: float, 
     entry, document, passage = generation.origin(row).entry, generation.document(row), generation.passage(row)
     title = document.title if document else ""
     text = snippet(document.text[slice(*passage)] if passage else document.text, query) if document else ""
-    return Hit(rank, generation.table.docids[row], score, confidence, title, text, passage, entry.name, entry.since)
+    start = passage[0] if passage else 0
+    heading, page = (heading_at(document.text, start) if passage else "", page_at(document.metadata, start)) if document else ("", None)
+    return Hit(rank, generation.table.docids[row], score, confidence, title, text, passage, heading, page, entry.name, entry.since)
+
+
+def heading_at(text: str, position: int) -> str:
+    """The heading that a place in a text stands under, or begins with.
+
+    Examples
+    --------
+    >>> heading_at("# Tea\\nHot water.\\n# Rice\\nCold water.", 26)
+    'Rice'
+    """
+    begins = HEADING.match(text, position)
+    headings = [begins] if begins else list(HEADING.finditer(text, max(0, position - FAR), position))
+    return (headings[-1]["marked"] or headings[-1]["underlined"]).strip() if headings else ""
+
+
+def page_at(metadata: Mapping[str, Any], position: int) -> int | None:
+    """The number of the page, from 1, on which a character of a document's text stands; None where the document has no pages.
+
+    Examples
+    --------
+    >>> page_at({"pages": [0, 5]}, 6)
+    2
+    """
+    starts = metadata.get(PAGES)
+    return max(1, sum(start <= position for start in starts)) if isinstance(starts, list) and starts else None
 
 
 def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
@@ -106,7 +155,7 @@ def explain_hits(
     generation: Generation, query: str, vector: Floats, selection: Selection | None, retrieved: Retrieved, hits: list[Hit]
 ) -> list[Hit]:
     """The hits of one query with `why` filled in; `vector` and `selection` are the query's."""
-    rows, table, matched_words = retrieved.rows, generation.table, retrieved.words
+    rows, _, matched_words, table = retrieved
     by_rows = table.ranks(vector, rows).tolist()
     by_words: list[int | None] = table.ranks(np.zeros_like(vector), rows, matched_words).tolist() if matched_words else [None] * len(rows)
     learned = table.scores(vector, rows).tolist()
@@ -116,8 +165,7 @@ def explain_hits(
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
     unprompted = generation.encoder.encode([query], prompted=False).vectors[0]  # (D,)
-    ranks = generation.table.ranks(unprompted, rows).tolist()
-    scores = generation.table.scores(unprompted, rows).tolist()
+    ranks, scores = table.ranks(unprompted, rows).tolist(), table.scores(unprompted, rows).tolist()
     neighbors, stored = nearest_rows(generation, rows), _nearest_queries(generation, rows, hits, vector)
     explained = []
     for position, hit in enumerate(hits):

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from promptdsi.corpus.corpus import Corpus, check_characters, check_document
-from promptdsi.errors import DataError, PromptDSIError, UsageError
-from promptdsi.index.blobs import STORES, content_hash
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.index.arrivals import check_corpus, check_dev_queries, corpus_name, select_new, unique_name
+from promptdsi.index.blobs import STORES
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.method_io import (
     estimate_work,
-    live_ids,
     load_method,
     make_method,
     measure_drift,
@@ -25,7 +25,7 @@ from promptdsi.index.method_io import (
     write_corpus,
     write_prompts,
 )
-from promptdsi.index.results import Report, WorkEstimate
+from promptdsi.index.results import Drift, Report, WorkEstimate
 from promptdsi.index.store import WORK, Store, writing
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.saving import to_bytes
@@ -51,6 +51,7 @@ class Options:
     fast: bool = False
     update: bool = False
     max_drift: float | None = None
+    prefix: str = ""  # what was put before the paths of a folder's files
     device: str = "auto"
     progress: Progress = silent
     on_start: Callable[[WorkEstimate], None] | None = None
@@ -71,8 +72,8 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     check_corpus(corpus)
     if options.store not in STORES:
         raise UsageError(f"store={options.store!r} is none of {', '.join(STORES)}")
-    name = _corpus_name(corpus, options)
-    _check_probes(corpus, options)
+    name = corpus_name(corpus, options.name)
+    check_dev_queries(corpus, options.keep_probes)
     params = {key: value for key, value in method.get_params().items() if key not in MACHINE}
     # A throw-away model measures the machine's speed: training starts from the backbone itself.
     method.start(load_backbone(method.backbone, offline=method.offline))
@@ -110,24 +111,22 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
     check_corpus(corpus)
     with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
         parent = store.ready(training_blobs)
-        new, replaced = _select_new(store, parent, corpus, options)
+        new, replaced = select_new(store, parent, corpus, update=options.update)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
         report = replace(report, tunable=parent.store == "text")
         if not len(new):
             return report
-        name = _corpus_name(corpus, options)
-        if name in {entry.name for entry in parent.corpora}:
+        name, names = corpus_name(corpus, options.name), {entry.name for entry in parent.corpora}
+        if options.update and options.name is None:
+            name = unique_name(name, names)
+        if name in names:
             raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
-        _check_probes(new, options)
+        check_dev_queries(new, options.keep_probes)
         options.check_probes(parent)
         method = _load_seeded(store, parent, options)
-        pairs = [] if options.fast and not options.keep_queries else method.training_pairs(new, new=True)
-        if options.on_start:
-            options.on_start(estimate_work(method, new, [] if options.fast else pairs, first=False))
         method.model_.rows.delete(list(replaced))
         with encode_once(method.encodes_as_d0):  # the report evaluates on the queries that were trained on
-            method.add(new, pairs=None if options.fast else pairs, train=not options.fast, progress=options.progress)
-            changes = _trained(store, parent, new, method, pairs, options, name=name, since=parent.number + 1)
+            changes, pairs = learn_corpus(store, parent, new, method, options, name=name, since=parent.number + 1)
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
             return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent)
@@ -174,6 +173,18 @@ def changed_by_d0(store: Store, method: PromptDSI) -> dict[str, Any]:
     }
 
 
+def learn_corpus(
+    store: Store, manifest: Manifest, corpus: Corpus, method: PromptDSI, options: Options, *, name: str, since: int
+) -> tuple[dict[str, Any], list[TrainingPair]]:
+    """Train a corpus over what the manifest describes: what that changes in it, and the queries. Nothing is committed."""
+    check_corpus(corpus)
+    pairs = [] if options.fast and not options.keep_queries else method.training_pairs(corpus, new=True)
+    if options.on_start:
+        options.on_start(estimate_work(method, corpus, [] if options.fast else pairs, first=False))
+    method.add(corpus, pairs=None if options.fast else pairs, train=not options.fast, progress=options.progress)
+    return _trained(store, manifest, corpus, method, pairs, options, name=name, since=since), pairs
+
+
 def _trained(
     store: Store,
     parent: Manifest,
@@ -197,6 +208,7 @@ def _trained(
         kept_pairs=pairs if options.keep_queries else None,
         fast=options.fast,
     )
+    entry = replace(entry, source=corpus.source, prefix=options.prefix)
     prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
     statistics = store.blobs.put_statistics(method.words_.statistics) if method.words_ else None
     return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry), "statistics": statistics}
@@ -218,20 +230,29 @@ def commit_trained(
     """Measure what was trained and commit it, unless old queries drifted by more than `max_drift`."""
     report = measure_training(method, corpus, pairs, report)
     if parent is not None:
-        report = replace(report, drift=measure_drift(store, parent, method, device=options.device, without=without))
-        if options.max_drift is not None and (report.drift is None or report.drift.fall > options.max_drift):
-            store.clean()
-            if report.drift is None:
-                raise UsageError(f"--max-drift {options.max_drift}: no document of any probe query is left to measure with; {then}")
-            raise PromptDSIError(
-                f"learning {report.corpus} lets Hits@10 on {report.drift.n} probe queries fall by {report.drift.fall:.3f}, "
-                f"more than --max-drift {options.max_drift}: it was not committed, {then}"
-            )
+        drift = check_drift(store, parent, method, options, what=report.corpus, without=without, then=then)
+        report = replace(report, drift=drift)
     report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
     fields = asdict(report)
     event = {key: fields[key] for key in ("corpus", "added", "updated", "queries", "fast", "drift")}  # counts, never a docid; no dev metric
     store.commit(replace(manifest, event=event | {"seconds": round(report.seconds, 1)}))
     return report
+
+
+def check_drift(
+    store: Store, parent: Manifest, method: PromptDSI, options: Options, *, what: str, without: str | None = None, then: str = UNCHANGED
+) -> Drift | None:
+    """How far earlier probe queries drifted; more than `max_drift` is an error, and nothing is committed."""
+    drift = measure_drift(store, parent, method, device=options.device, without=without)
+    if options.max_drift is None or (drift is not None and drift.fall <= options.max_drift):
+        return drift
+    store.clean()
+    if drift is None:
+        raise UsageError(f"--max-drift {options.max_drift}: no document of any probe query is left to measure with; {then}")
+    raise PromptDSIError(
+        f"learning {what} lets Hits@10 on {drift.n} probe queries fall by {drift.fall:.3f}, "
+        f"more than --max-drift {options.max_drift}: it was not committed, {then}"
+    )
 
 
 @contextlib.contextmanager
@@ -254,44 +275,3 @@ def _metadata(method: PromptDSI) -> dict[str, Any]:
     """What the method learned beside weights. The topic of each document is left out: only words of many documents are stored."""
     metadata = method.metadata()
     return metadata | {"topics": {"words": metadata["topics"]["words"]} if metadata.get("topics") else None}
-
-
-def _select_new(store: Store, parent: Manifest, corpus: Corpus, options: Options) -> tuple[Corpus, dict[str, int]]:
-    """The documents that are new, and the numbers of those that are replaced. Same docid and content: nothing to do."""
-    live = live_ids(store, parent)
-    hashes = {document.docid: content_hash(document) for document in corpus.documents}
-    changed = [docid for docid, content in hashes.items() if docid in live and live[docid][1] != content]
-    if changed and not options.update:
-        others = f" and {len(changed) - 1:,} others" if len(changed) > 1 else ""
-        problem = f"the document {changed[0]!r}{others} of {corpus.name} is in the index with other content; replace it with --update"
-        raise DataError(problem, path=store.folder)
-    new = {docid for docid in hashes if docid not in live} | set(changed)
-    return corpus.only(new), {docid: live[docid][0] for docid in changed}
-
-
-def check_corpus(corpus: Corpus) -> None:
-    """Refuse in Python what readers refuse in files."""
-    seen: set[str] = set()
-    for document in corpus.documents:
-        try:
-            check_document(document)
-            check_characters([document.docid, document.title, document.text, document.metadata])
-            if document.docid in seen:
-                raise ValueError("its docid stands twice in the corpus")
-        except ValueError as error:
-            raise DataError(f"the document {document.docid!r:.80} cannot be learned: {error}", path=corpus.name) from None
-        seen.add(document.docid)
-    if not seen:
-        raise DataError("holds no document", path=corpus.name)
-
-
-def _corpus_name(corpus: Corpus, options: Options) -> str:
-    name = options.name if options.name is not None else corpus.name
-    if not name.strip() or len(name) > 200 or not name.isprintable():
-        raise UsageError(f"a corpus needs a name of 1 to 200 printable characters, not {name[:50]!r}; give one with --name")
-    return name
-
-
-def _check_probes(corpus: Corpus, options: Options) -> None:
-    if options.keep_probes and not corpus.pairs("dev", kinds=("annotated",)):
-        raise UsageError(f"--keep-probes {options.keep_probes} but {corpus.name} has no dev queries to keep")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +16,14 @@ from pydantic import Field
 from promptdsi import __version__
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.index import Index
-from promptdsi.index.results import SearchRequest
+from promptdsi.index.results import MOST_CONDITIONS, SearchRequest
 from promptdsi.serving.error_responses import to_api_error
-from promptdsi.serving.schemas import Docid, QueryText
+from promptdsi.serving.schemas import Condition, Docid, QueryText
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 MAX_HITS = 50  # more would only fill the assistant's context
+HitCount = Annotated[int, Field(ge=1, le=MAX_HITS, description="number of hits")]
+Conditions = Annotated[Sequence[Condition], Field(max_length=MOST_CONDITIONS, description="conditions that all must hold")]
 
 
 def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
@@ -52,14 +54,14 @@ def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
             raise ToolError(to_api_error(error, folder).message) from None
 
     @server.tool(annotations=READ_ONLY)
-    def search(query: QueryText, k: Annotated[int, Field(ge=1, le=MAX_HITS, description="number of hits")] = 10) -> dict[str, Any]:
+    def search(query: QueryText, k: HitCount = 10, where: Conditions = ()) -> dict[str, Any]:
         """Find the documents that answer a question: rank, docid, title, a snippet, and how likely each is right (`confidence`, 0 to 1).
 
         `passage` gives the characters of the document's text that matched, null where that is all of it. If `certain` is false, the hits
-        are only the nearest there are, and the index probably has no answer.
+        are only the nearest there are, and the index probably has no answer. `where` filters by metadata: "year>=2020", "docid=notes/*".
         """
         with newest() as current:
-            (result,) = current.search_batch([SearchRequest(query, k)])
+            (result,) = current.search_batch([SearchRequest(query, k, where=tuple(where))])
             hits = [hit.to_json() for hit in result.hits]
             return {"generation": current.generation, "certain": result.certain, "hits": hits}
 

@@ -47,7 +47,7 @@ async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
     """Search for one query or many. Queries that arrive at the same time are encoded in one batch."""
     index = await service.live.at(body.at)
     results = await service.batcher.search(
-        index, [SearchRequest(query, body.k, body.explain, body.min_confidence) for query in body.queries]
+        index, [SearchRequest(query, body.k, body.explain, body.min_confidence, tuple(body.where)) for query in body.queries]
     )
 
     def to_json() -> bytes:
@@ -59,6 +59,28 @@ async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
 
     small = len(body.queries) * body.k <= SMALL
     return Response(to_json() if small else await asyncio.to_thread(to_json), media_type="application/json")
+
+
+@reading.get("/api/search", response_model=schemas.SearchResponse)
+async def search_by_url(
+    service: ServiceDep,
+    q: Annotated[schemas.QueryText, Query(description="the query")],
+    k: Annotated[int, Query(ge=1, le=schemas.MAX_K, description="number of hits")] = 10,
+    explain: Annotated[bool, Query(description="explain the rank of each hit")] = False,
+    min_confidence: Annotated[float, Query(ge=0, le=1, description="leave out hits whose confidence is lower")] = 0.0,
+    where: Annotated[list[schemas.Condition], Query(max_length=schemas.MOST_CONDITIONS, description="conditions that all must hold")] = [],  # noqa: B006
+    at: At = None,
+) -> Response:
+    """Search for one query, given in the URL; the response is that of the same search by POST."""
+    return await search(schemas.SearchBody(query=q, k=k, explain=explain, min_confidence=min_confidence, where=where, at=at), service)
+
+
+@reading.get("/api/facets", response_model=schemas.FacetsResponse)
+async def list_facets(service: ServiceDep, at: At = None) -> Fields:
+    """Fields of the metadata to filter by, each with its most frequent values and their numbers of documents."""
+    index = await service.live.at(at)
+    counted = await asyncio.to_thread(index.facets)
+    return {"generation": index.generation, "facets": [{"field": field, "values": values} for field, values in counted]}
 
 
 @reading.get("/api/documents/{docid:path}", response_model=schemas.DocumentResponse)

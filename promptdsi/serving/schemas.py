@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
 from promptdsi.index import results
+from promptdsi.index.results import MOST_CONDITIONS
 
 MAX_QUERY, MAX_K, MAX_BATCH, MAX_HITS = 4096, 1000, 256, 20_000
 # To JSON 3.0 is an integer as 3 is; "3" and true are not.
@@ -34,11 +35,15 @@ class RequestBody(BaseModel):
         return given
 
 
+Condition = Annotated[str, Field(min_length=3, max_length=1000, examples=["year>=2020", "docid=notes/*"])]
+
+
 class SearchBody(RequestBody):
     query: QueryText | Annotated[list[QueryText], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
     k: Annotated[int, Field(ge=1, le=MAX_K, description="number of hits per query"), Integral] = 10
     explain: Annotated[bool, Field(description="explain the rank of each hit")] = False
     min_confidence: Annotated[float, Field(ge=0, le=1, description="leave out hits whose confidence is lower")] = 0.0
+    where: Annotated[list[Condition], Field(max_length=MOST_CONDITIONS, description="conditions on metadata that all must hold")] = []
     at: Annotated[Generation | None, Integral] = None
 
     @model_validator(mode="after")
@@ -84,6 +89,8 @@ Truncated = Annotated[bool, Field(description="the query is longer than the mode
 Certain = Annotated[bool, Field(description="false where the first hit is only the nearest there is, and probably not right")]
 QueryHits = create_model("QueryHits", query=str, truncated=Truncated, certain=Certain, hits=list[Hit])
 SearchResponse = create_model("SearchResponse", generation=int, results=list[QueryHits])
+Facet = create_model("Facet", field=str, values=list[tuple[str, int]])
+FacetsResponse = create_model("FacetsResponse", generation=int, facets=list[Facet])
 DocumentResponse = create_model(
     "DocumentResponse", docid=str, title=str, text=str, metadata=dict[str, Any], corpus=str, since=int, generation=int
 )

@@ -55,11 +55,11 @@ def cross_entropy_given_old(
     """
     fresh = scale * vectors @ new.T  # (B, n)
     if masked is not None:
-        fresh = fresh.index_put(masked, fresh.new_tensor(-torch.inf))
+        fresh[masked] = -torch.inf
     if deleted is not None and len(deleted):
-        fresh = fresh.index_fill(1, deleted, -torch.inf)
-    scores = torch.cat([old_log_sum[:, None], fresh], 1)  # (B, 1 + n): the old rows act as one
-    return torch.logsumexp(scores, 1) - scores.gather(1, targets[:, None] + 1)[:, 0]
+        fresh[:, deleted] = -torch.inf
+    total = torch.logaddexp(old_log_sum, torch.logsumexp(fresh, 1))  # the old rows act as one
+    return total - fresh.gather(1, targets[:, None])[:, 0]
 
 
 @torch.no_grad()

@@ -186,11 +186,10 @@ def train(
     """
     groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
-    # Fused: one pass over a parameter and its moments instead of a dozen, which at many rows took a third of a step.
-    optimizer = torch.optim.AdamW([{"params": list(g.named.values()), "lr": g.lr, "weight_decay": g.decay} for g in groups], fused=True)
-    steps_per_epoch = math.ceil(len(lengths) / plan.batch_size)
+    parameters = [{"params": list(group.named.values()), "lr": group.lr, "weight_decay": group.decay} for group in groups]
+    optimizer = torch.optim.AdamW(parameters, fused=True)  # one pass over parameters and moments, not a dozen
+    steps_per_epoch, log = math.ceil(len(lengths) / plan.batch_size), TrainingLog()
     torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
-    log = TrainingLog()
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
     saved = Checkpoint(checkpoint, {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}) if checkpoint else None
     resumed = saved.load(named, optimizer, log.losses) if saved else 0  # steps done before

@@ -73,7 +73,19 @@ def test_results_do_not_depend_on_who_asks_how(place: Path, corpora: list[Corpus
         assert line["query"] == query and line["generation"] == 2
         assert [hit["docid"] for hit in line["hits"]] == [hit.docid for hit in hits]
         np.testing.assert_allclose([hit["score"] for hit in line["hits"]], [hit.score for hit in hits], rtol=1e-5)
-        assert set(line["hits"][0]) == {"rank", "docid", "score", "confidence", "title", "snippet", "passage", "corpus", "since"}
+        assert set(line["hits"][0]) == {
+            "rank",
+            "docid",
+            "score",
+            "confidence",
+            "title",
+            "snippet",
+            "passage",
+            "heading",
+            "page",
+            "corpus",
+            "since",
+        }
 
 
 def test_odd_questions_have_defined_answers(place: Path) -> None:

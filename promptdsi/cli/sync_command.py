@@ -1,0 +1,98 @@
+"""`promptdsi sync`: bring an index in step with folders, once or for as long as it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from promptdsi.cli.add_command import MaxDrift, TrainingSeed, duration, report_progress, works_alone
+from promptdsi.cli.console import IndexPath, Output, Runtime, count_documents, open_index, print_json, use_threads
+from promptdsi.corpus.corpus import ReadNotes
+from promptdsi.errors import UsageError
+
+if TYPE_CHECKING:
+    from promptdsi.index.results import SyncReport
+
+LISTED = 5  # docids of each kind of change
+MARKS = {"added": "+", "updated": "~", "deleted": "-"}
+
+
+def sync(
+    index: IndexPath,
+    folders: Annotated[list[Path], typer.Argument(help="Folders of files.", metavar="FOLDER…")],
+    *,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on: bring the index in step whenever a file changes.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Searchable at once, without training; `tune` trains later.")] = False,
+    on_error: Annotated[str, typer.Option("--on-error", metavar="stop|skip", help="What to do with a file that cannot be read.")] = "skip",
+    follow_links: Annotated[bool, typer.Option("--follow-links", help="Follow links in the folders.")] = False,
+    max_drift: MaxDrift = None,
+    seed: TrainingSeed = None,
+    runtime: Runtime,
+    output: Output,
+) -> None:
+    """Bring an index in step with folders: add new files, replace changed ones, delete those that are gone, in one generation.
+
+    Run again, nothing happens. A file that cannot be read keeps its last version in the index.
+    """
+    if not works_alone():
+        return
+    if on_error not in ("stop", "skip"):
+        raise UsageError(f"--on-error {on_error}: expected stop or skip")
+    if watch and dry_run:
+        raise UsageError("--watch and --dry-run exclude each other")
+    use_threads(runtime.threads)
+    opened = open_index(index, device=runtime.device)
+    options: dict[str, Any] = {"dry_run": dry_run, "fast": fast, "max_drift": max_drift, "seed": seed}
+    options["on_changes"] = lambda report: _announce(report, output)
+
+    def bring_in_step() -> None:
+        notes = ReadNotes(skip=on_error == "skip", follow_links=follow_links)
+        report = opened.sync(folders, notes=notes, **options, **report_progress(output))
+        for sentence in notes.sentences():
+            output.say(sentence)
+        if output.json:
+            return print_json(asdict(report))
+        for sentence in _summary(report, index, dry_run=dry_run):
+            output.say(sentence)
+
+    bring_in_step()
+    if watch:
+        from watchfiles import watch as changes
+
+        output.say(f"watching {', '.join(map(str, folders))}; Ctrl-C ends it")
+        roots = [folder.resolve() for folder in folders]
+        for _ in changes(*roots, watch_filter=lambda _, path: _is_visible(Path(path), roots), raise_interrupt=False):
+            opened.refresh()
+            bring_in_step()
+
+
+def _is_visible(path: Path, roots: list[Path]) -> bool:
+    """Whether a path inside one of the folders is not hidden, nor what we write there ourselves."""
+    inside = [path.relative_to(root) for root in roots if path.is_relative_to(root)]
+    return any(not any(part.startswith(".") for part in relative.parts) for relative in inside)
+
+
+def _announce(report: SyncReport, output: Output) -> None:
+    """What is about to change."""
+    for kind, mark in MARKS.items():
+        docids: list[str] = getattr(report, kind)
+        for docid in docids[:LISTED]:
+            output.say(f"{mark} {docid}")
+        if len(docids) > LISTED:
+            output.say(f"{mark} … and {len(docids) - LISTED:,} more")
+
+
+def _summary(report: SyncReport, index: Path, *, dry_run: bool) -> list[str]:
+    counts = [f"{len(getattr(report, kind)):,} {kind}" for kind in MARKS if getattr(report, kind)]
+    if not counts:
+        return [f"{index}: in step, {count_documents(report.unchanged)} unchanged"]
+    what = f"{', '.join(counts)}, {report.unchanged:,} unchanged"
+    lines = [f"{index}: would be {what}" if dry_run else f"{index}: generation {report.generation}: {what}, in {duration(report.seconds)}"]
+    if report.drift:
+        before, after = 100 * report.drift.before, 100 * report.drift.after
+        lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")
+    return lines

@@ -1,0 +1,134 @@
+"""Bring an index in step with folders: what is new is added, what changed is replaced, what is gone is deleted, in one generation.
+
+A document is known by its folder and its path in it. The folder that an index was created from, or that was added, keeps its docids;
+of any other folder the docids begin with its name, so that equal file names in two folders never meet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from promptdsi.corpus.corpus import Corpus, ReadNotes
+from promptdsi.corpus.folder_state import FolderState, scan
+from promptdsi.errors import UsageError
+from promptdsi.index.arrivals import unique_name
+from promptdsi.index.blobs import content_hash
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.method_io import load_method, training_blobs
+from promptdsi.index.results import SyncReport
+from promptdsi.index.store import Store
+from promptdsi.index.update import Options, check_drift, learn_corpus, on_interrupt
+
+
+class SyncFolder(NamedTuple):
+    """A folder, what its docids begin with, and its documents in the index: docid → (document number, content hash)."""
+
+    folder: Path
+    prefix: str
+    live: dict[str, tuple[int, str]]
+
+
+class FolderChanges(NamedTuple):
+    """What differs between a folder and the index."""
+
+    source: SyncFolder
+    state: FolderState
+    removed: list[str]
+
+    @property
+    def documents(self) -> list[str]:
+        """The docids of documents that are new or changed."""
+        return list(self.state.documents)
+
+
+def sync(
+    store: Store,
+    folders: Sequence[Path],
+    *,
+    notes: ReadNotes | None = None,
+    dry_run: bool = False,
+    on_changes: Callable[[SyncReport], None] = lambda report: None,
+    **keywords: Any,
+) -> SyncReport:
+    """Bring an index in step with folders. `on_changes` is called with what is about to happen; the keywords are those of `Options`."""
+    started, options, notes = time.monotonic(), Options(**keywords), notes or ReadNotes(skip=True)
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
+        parent = store.ready(training_blobs)
+        options.check_probes(parent)
+        changes = [_changes(source, notes) for source in sources_of(store, parent, folders)]
+        report = _report(parent, changes)
+        on_changes(report)
+        if dry_run:
+            return report
+        if report.added or report.updated or report.deleted:
+            report = replace(_commit(store, parent, changes, report, options), seconds=time.monotonic() - started)
+        for change in changes:
+            change.state.save()
+        return report
+
+
+def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path]) -> list[SyncFolder]:
+    """The folders as sources of an index, known ones with the prefix they have."""
+    resolved = [folder.expanduser().resolve() for folder in folders]
+    if twice := [folder for folder in resolved if resolved.count(folder) > 1]:
+        raise UsageError(f"the folder {twice[0]} is given twice")
+    for folder in resolved:
+        if inner := [other for other in resolved if other != folder and folder in other.parents]:
+            raise UsageError(f"the folder {inner[0]} lies inside {folder}: its files would be indexed twice")
+    prefixes = {entry.source: entry.prefix for entry in manifest.corpora if entry.source is not None}
+    live: dict[str, dict[str, tuple[int, str]]] = {}
+    deleted, number = set(manifest.tombstones), 0
+    for entry in manifest.corpora:
+        ids = store.ids(entry.ids)
+        for position, docid in enumerate(ids.docids):
+            if docid is not None and number not in deleted and entry.source is not None:
+                live.setdefault(entry.source, {})[docid] = (number, ids.content_hash(position))
+            number += 1
+    sources = []
+    for folder in resolved:
+        if str(folder) not in prefixes:
+            prefixes[str(folder)] = f"{unique_name(folder.name or 'folder', {prefix.rstrip('/') for prefix in prefixes.values()})}/"
+        sources.append(SyncFolder(folder, prefixes[str(folder)], live.get(str(folder), {})))
+    return sources
+
+
+def _changes(source: SyncFolder, notes: ReadNotes) -> FolderChanges:
+    indexed = {docid: content for docid, (_, content) in source.live.items()}
+    state = scan(source.folder, lambda path: source.prefix + path, indexed, content_hash, notes)
+    return FolderChanges(source, state, sorted(source.live.keys() - state.present))
+
+
+def _report(parent: Manifest, changes: Sequence[FolderChanges]) -> SyncReport:
+    new = [docid for change in changes for docid in change.documents if docid not in change.source.live]
+    updated = [docid for change in changes for docid in change.documents if docid in change.source.live]
+    removed = [docid for change in changes for docid in change.removed]
+    unchanged = sum(len(change.source.live) for change in changes) - len(updated) - len(removed)
+    return SyncReport(parent.number, new, updated, removed, unchanged)
+
+
+def _commit(store: Store, parent: Manifest, changes: Sequence[FolderChanges], report: SyncReport, options: Options) -> SyncReport:
+    """Learn what is new or changed, folder by folder, hide what is gone or replaced, and commit one generation."""
+    numbers = {docid: number for change in changes for docid, (number, _) in change.source.live.items()}
+    hidden = {numbers[docid] for docid in (*report.updated, *report.deleted)}
+    manifest, fields = parent, dict[str, Any]()
+    if report.added or report.updated:
+        method = load_method(store, parent, device=options.device)
+        method.seed = method.seed if options.seed is None else options.seed
+        for change in (change for change in changes if change.documents):
+            folder = change.source.folder
+            corpus = Corpus(list(change.state.documents.values()), name=folder.name or "folder", source=str(folder))
+            name = unique_name(corpus.name, {entry.name for entry in manifest.corpora})
+            method.model_.rows.delete([docid for docid in change.documents if docid in change.source.live])
+            learning = replace(options, prefix=change.source.prefix)
+            fields, _ = learn_corpus(store, manifest, corpus, method, learning, name=name, since=parent.number + 1)
+            manifest = replace(manifest, **fields)
+        method.model_.rows.delete([docid for change in changes for docid in change.removed])
+        report = replace(report, drift=check_drift(store, parent, method, options, what="what is new in the folders"))
+    event = {"added": len(report.added), "updated": len(report.updated), "deleted": len(report.deleted), "fast": options.fast}
+    tombstones = tuple(sorted({*parent.tombstones, *hidden}))
+    committed = store.commit(parent.next("sync", tombstones=tombstones, event=event, **fields))
+    return replace(report, generation=committed.number)

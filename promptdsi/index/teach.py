@@ -1,0 +1,192 @@
+"""Corrections: a document learns a query that should have retrieved it. No other document's row or words change by a bit.
+
+The document is replaced as by an update, in a small corpus of its own: its words now include the query's, and the row of the passage that
+fits the query best is turned towards the query, only as far as it takes to come first and never further than `FURTHEST`. So every earlier
+file stays as it is, and `rollback` undoes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from promptdsi.corpus.split_words import split_words
+from promptdsi.engine.words import WordQuery, WordTable
+from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.index.arrivals import unique_name
+from promptdsi.index.blobs import Ids
+from promptdsi.index.generation import Generation, Opening
+from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.results import Taught, TeachReport
+from promptdsi.index.store import Store
+from promptdsi.model.path import Floats, unit
+
+TURNS = (0.15, 0.25, 0.35, 0.5)  # how far towards the query a row is turned, in parts of it; chosen on squadx dev (docs/LOG.md)
+FURTHEST = TURNS[-1]
+MARGIN = 0.02  # by which a taught document should lead
+Correction = tuple[str, str]  # a query, and the docid of the document it should retrieve
+
+
+class TaughtRows(NamedTuple):
+    """The rows of a taught document, and the words that each of its passages gained."""
+
+    rows: Floats
+    words: list[list[str]]
+
+
+class Lesson(NamedTuple):
+    """A document with its rows, and the queries it learns."""
+
+    number: int  # of the document, over all corpora
+    rows: range
+    queries: list[int]
+
+
+def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, max_drift: float | None = None) -> TeachReport:
+    """Let documents learn queries, all in one generation."""
+    for query, docid in corrections:
+        if not query.strip() or not docid:
+            raise UsageError("a correction is a query and the docid of the document it should retrieve")
+    if not corrections:
+        raise UsageError("no correction was given")
+    with store.writing():
+        parent = store.ready(Manifest.blobs)
+        before = Generation(store, parent, opening._replace(check=False))
+        lessons = _lessons(before, corrections)
+        encoded = before.encoder.encode([query for query, _ in corrections]).vectors
+        learned = [
+            _turned(before, lesson, [corrections[number][0] for number in lesson.queries], encoded[lesson.queries]) for lesson in lessons
+        ]
+        entries = _entries(before, lessons, learned)
+        tombstones = tuple(sorted({*parent.tombstones, *(lesson.number for lesson in lessons)}))
+        manifest = parent.next("teach", corpora=(*parent.corpora, *entries), tombstones=tombstones, event={"corrections": len(corrections)})
+        after = Generation(store, manifest, opening._replace(check=False))
+        report = _report(before, after, corrections)
+        if max_drift is not None and report.fall > max_drift:
+            store.clean()
+            raise PromptDSIError(
+                f"these corrections let Hits@10 on {report.probes} probe queries fall by {report.fall:.3f}, "
+                f"more than --max-drift {max_drift}: they were not committed"
+            )
+        return replace(report, generation=store.commit(manifest).number)
+
+
+def _lessons(generation: Generation, corrections: Sequence[Correction]) -> list[Lesson]:
+    """The corrections by document, in the order of documents."""
+    queries: dict[str, list[int]] = {}
+    for number, (_, docid) in enumerate(corrections):
+        if generation.live_row(docid) is None:
+            raise DataError(f"holds no document {docid!r} that can be taught", path=generation.store.folder)
+        queries.setdefault(docid, []).append(number)
+    lessons = []
+    for docid, numbers in queries.items():
+        rows = generation.table.document_rows(generation.row_of[docid])
+        lessons.append(Lesson(int(np.searchsorted(generation.starts, rows.start)), rows, numbers))
+    return sorted(lessons)
+
+
+def _turned(generation: Generation, lesson: Lesson, queries: Sequence[str], vectors: Floats) -> TaughtRows:
+    """The rows of a document that learned its queries, and the words that each of its passages gained."""
+    table, numbers = generation.table, list(lesson.rows)
+    before = table.vectors(numbers)
+    rows, added = before.copy(), [list[str]() for _ in numbers]
+    word_queries = [generation.words.query(query) if generation.words else None for query in queries]
+    passages = [int(np.argmax(table.scores(vector, numbers, words))) for vector, words in zip(vectors, word_queries, strict=True)]
+    for query, passage in zip(queries, passages, strict=True):
+        added[passage] += split_words(query)
+    new_words = _words_of(generation, [lesson], [added])
+    for query, vector, words, passage in zip(queries, vectors, word_queries, passages, strict=True):
+        score_by_words = float(new_words.query(query).scores([passage])[0]) if new_words else 0.0
+        rival = _best_other(generation, lesson, vector, words)
+        norm, turned = np.linalg.norm(before[passage]), rows[passage]
+        for turn in TURNS:
+            turned = norm * unit(unit(rows[passage]) + np.float32(turn) * unit(vector))
+            if float(turned @ vector) + score_by_words >= rival + MARGIN:
+                break
+        rows[passage] = _within(before[passage], turned)
+    return TaughtRows(rows, added)
+
+
+def _words_of(generation: Generation, lessons: Sequence[Lesson], added: Sequence[list[list[str]]]) -> WordTable | None:
+    """The words of taught documents of one corpus, with those that their passages gained."""
+    number = generation.origin(lessons[0].rows.start).corpus
+    name, table = generation.manifest.corpora[number].words, generation.words
+    if name is None or table is None:
+        return None
+    first = int(generation.starts[generation.firsts[number]])
+    passages = [row - first for lesson in lessons for row in lesson.rows]
+    postings = generation.store.blobs.words(name).extended(passages, [words for each in added for words in each], table.salt)
+    return WordTable([postings], table.statistics, weight=table.weight, salt=table.salt)
+
+
+def _within(first: Floats, turned: Floats) -> Floats:
+    """A row that many queries turned, no further from where it was than one may turn it."""
+    least = 1 / np.sqrt(1 + FURTHEST**2)  # the cosine of a turn by FURTHEST at a right angle
+    cosine = float(unit(first) @ unit(turned))
+    if cosine >= least:
+        return turned
+    orthogonal = unit(unit(turned) - cosine * unit(first))
+    return np.asarray(np.linalg.norm(first) * (least * unit(first) + np.sqrt(1 - least**2) * orthogonal), np.float32)
+
+
+def _best_other(generation: Generation, lesson: Lesson, vector: Floats, words: WordQuery | None) -> float:
+    top = generation.table.top(vector[None], 2, [words] if words else None)
+    others = [score for row, score in zip(top.rows[0].tolist(), top.scores[0].tolist(), strict=True) if row not in lesson.rows]
+    return max(others, default=-np.inf)
+
+
+def _entries(generation: Generation, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> list[Entry]:
+    """The taught documents as corpora: one for each they came from, so that a folder's documents stay that folder's."""
+    groups: dict[int, list[int]] = {}
+    for place, lesson in enumerate(lessons):
+        groups.setdefault(generation.origin(lesson.rows.start).corpus, []).append(place)
+    entries: list[Entry] = []
+    for number, places in groups.items():
+        names = {entry.name for entry in (*generation.manifest.corpora, *entries)}
+        name = unique_name(generation.manifest.corpora[number].name, names)
+        entries.append(_entry(generation, number, name, [lessons[place] for place in places], [learned[place] for place in places]))
+    return entries
+
+
+def _entry(generation: Generation, number: int, name: str, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> Entry:
+    """Taught documents of one corpus as a corpus of their own; its blobs are written."""
+    manifest, blobs, since = generation.manifest, generation.store.blobs, generation.manifest.number + 1
+    origin = manifest.corpora[number]
+    ids, positions = generation.store.ids(origin.ids), [generation.origin(lesson.rows.start).position for lesson in lessons]
+    marks = "".join(ids.content_hash(position) for position in positions)
+    offsets = {str(new): ids.boundaries[str(old)] for new, old in enumerate(positions) if str(old) in ids.boundaries}
+    rows = np.concatenate([each.rows for each in learned])
+    parts: dict[str, Any] = {"rows": blobs.put_rows(rows, since=since)}
+    parts["ids"] = blobs.put_json(Ids(since, [ids.docids[position] for position in positions], marks, offsets)._asdict())
+    if words := _words_of(generation, lessons, [each.words for each in learned]):
+        parts["words"] = blobs.put_words(words.parts[0], since=since)
+    if origin.documents is not None:
+        stored = [(new, generation.document(lesson.rows.start)) for new, lesson in enumerate(lessons)]
+        parts["documents"] = blobs.put_documents(
+            ((new, document) for new, document in stored if document), since=since, store=manifest.store
+        )
+    passages = len(rows) if len(rows) > len(lessons) else 0
+    return Entry(name, since, len(lessons), passages=passages, source=origin.source, prefix=origin.prefix, **parts)
+
+
+def _report(before: Generation, after: Generation, corrections: Sequence[Correction]) -> TeachReport:
+    """Where each document stood and stands for its query, and what that did to the probe queries that are stored."""
+    taught = [Taught(query, docid, _rank(before, query, {docid}), _rank(after, query, {docid})) for query, docid in corrections]
+    probes = [
+        (probe["text"], {docid for docid in probe["docids"] if before.live_row(docid) is not None})
+        for entry in before.manifest.corpora
+        if entry.probes
+        for probe in before.store.blobs.list(entry.probes)
+    ]
+    probes = [(query, docids) for query, docids in probes if docids]
+    hits = [sum(_rank(generation, query, docids) <= 10 for query, docids in probes) for generation in (before, after)]
+    return TeachReport(before.manifest.number, taught, len(probes), (hits[0] - hits[1]) / len(probes) if probes else 0.0)
+
+
+def _rank(generation: Generation, query: str, docids: set[str]) -> int:
+    vector = generation.encoder.encode([query]).vectors[0]
+    words = generation.words.query(query) if generation.words else None
+    return int(min(generation.table.ranks(vector, [generation.row_of[docid] for docid in docids], words)))
