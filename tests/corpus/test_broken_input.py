@@ -123,18 +123,30 @@ def test_there_are_at_least_twenty_kinds() -> None:
         ("pairs.tsv", b"a query\t \n", "pairs.tsv:1", "empty"),
         ("pairs.tsv", b"q\td1\tone text\nq\td1\tother text\n", "pairs.tsv:2", "other content"),
         ("notes/empty.txt", b" \n", "empty.txt", "empty"),
-        ("notes/latin.md", b"caf\xe9\n", "latin.md:1", "not UTF-8"),
-        ("notes.pdf", b"%PDF", "notes.pdf", "is no corpus"),
+        ("notes/nul.md", b"caf\x00\n", "nul.md", "NUL"),
+        ("notes.pdf", b"%PDF", "notes.pdf", "is no PDF file"),
+        ("notes.png", b"\x89PNG", "notes.png", "is no corpus"),
     ],
 )
 def test_broken_pairs_and_text_files(name: str, content: bytes, place: str, says: str, run: Any, tmp_path: Path) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
-    outcome = run("data", name.split("/")[0], "-o", "out", "--new", "0")
+    outcome = run("data", name.split("/")[0], "-o", "out", "--new", "0", "--on-error", "stop")
     assert (outcome.returncode, outcome.stdout) == (1, "")
     assert place in outcome.stderr and says in outcome.stderr and len(outcome.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_bad_files_are_skipped_unless_none_is_left(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/empty.txt").write_bytes(b" \n")
+    outcome = run("data", "notes", "-o", "out", "--new", "0")
+    assert outcome.returncode == 1 and outcome.stderr.endswith('error: notes: holds no document: notes/empty.txt: "text" is empty\n')
+    (tmp_path / "notes/latin.md").write_bytes(b"caf\xe9\n")
+    outcome = run("data", "notes", "-o", "out", "--new", "0")
+    assert outcome.returncode == 0 and '1 could not be read and were skipped:\n  notes/empty.txt: "text" is empty\n' in outcome.stderr
+    assert "latin.md: not UTF-8, read as cp1252" in outcome.stderr
 
 
 def test_a_file_name_that_is_not_utf8(run: Any, tmp_path: Path) -> None:
@@ -153,7 +165,7 @@ def test_skipping_works_for_whole_folders_and_says_why_when_nothing_is_left(run:
     (folder / "qrels/validation.tsv").write_bytes(b"q1\td1\t1\n")
     outcome = run("data", "corpus", "-o", "out", "--new", "0", "--on-error", "skip")
     assert outcome.returncode == 0, outcome.stderr
-    assert "1 bad records skipped" in outcome.stderr and "1 judgements in train.tsv name unknown" in outcome.stderr
+    assert "1 could not be read and were skipped" in outcome.stderr and "1 judgements in train.tsv name unknown" in outcome.stderr
     assert "no split we know and were not read (validation.tsv)" in outcome.stderr
     (folder / "corpus.jsonl").write_bytes(b"nonsense\n")
     outcome = run("data", "corpus", "-o", "out2", "--new", "0", "--on-error", "skip")
@@ -185,7 +197,7 @@ def test_skip_counts_and_lists_what_it_skipped(run: Any, tmp_path: Path) -> None
     )
     outcome = run("data", "c.jsonl", "-o", "out", "--new", "0", "--on-error", "skip")
     assert outcome.returncode == 0
-    assert "2 bad records skipped" in outcome.stderr
+    assert "2 could not be read and were skipped" in outcome.stderr
     assert "c.jsonl:2:1: not JSON" in outcome.stderr and "c.jsonl:3: not UTF-8" in outcome.stderr
     assert "1 documents repeated with equal content, kept once" in outcome.stderr
     assert len((tmp_path / "out/d0/corpus.jsonl").read_text().splitlines()) == 2

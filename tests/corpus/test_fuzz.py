@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError
+from promptdsi.corpus.confined import ConfinedReader, file_kinds
+from promptdsi.corpus.file_documents import document_of
 
 # Bytes that look like our files reach deeper than plain noise does.
 FRAGMENTS = st.sampled_from(
@@ -63,3 +67,22 @@ def test_text_files(name: str, content: bytes) -> None:
         root.mkdir()
         (root / name).write_bytes(content)
         reads_or_complains(root)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[ConfinedReader]:
+    with ConfinedReader() as reader:
+        yield reader
+
+
+LOOKS = st.sampled_from([b"%PDF-1.4\n", b"PK\x03\x04", b"---\n", b"<p>", b"Subject: x\n", b'{"cells": [', b"a,b\n", b"===\nA\n===\n", b""])
+
+
+@given(st.sampled_from(sorted(file_kinds())), LOOKS, BYTES)
+def test_files_of_every_kind(reader: ConfinedReader, suffix: str, start: bytes, content: bytes) -> None:
+    try:
+        document = document_of(start + content, f"a{suffix}", reader).document
+    except ValueError as error:
+        assert 0 < len(str(error)) < 400 and "\n" not in str(error) and "crashed" not in str(error)
+    else:
+        assert document.text.strip() and document.title

@@ -115,9 +115,9 @@ def test_a_folder_of_text_files(tmp_path: Path) -> None:
     assert corpus.documents == [
         Document("a.md", "A is the first letter.", "All about A"),
         Document("c.md.gz", "no heading here", "c"),
-        Document("b/green_tea.txt", "Brew it cooler.", "green tea"),
+        Document("b/green_tea.txt", "Brew it cooler.", "green tea", {"folder": "b"}),
     ]
-    assert notes.sentences() == ["1 files are neither text nor Markdown and were not read"]
+    assert notes.sentences() == ["1 files are of a kind that is not read"]
 
 
 def test_pairs_give_one_pair_per_relevant_document(small: Corpus) -> None:

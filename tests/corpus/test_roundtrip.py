@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from promptdsi import Corpus, DataError, Document, Judgement, Query
-from promptdsi.corpus.formats.folder import title_of
+from promptdsi.corpus.file_documents import title_of
 from promptdsi.corpus.formats.pairs import queryid_of
 
 # Everything a UTF-8 file can carry: no NUL, no lone surrogates. Line and paragraph separators, marks, emoji included.
@@ -75,22 +76,33 @@ def test_pairs_read_back_equal(rows: dict[str, tuple[str, str, list[str]]]) -> N
 
 
 LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=40).map(str.strip).filter(bool)
+TITLE = LINE.filter(lambda line: not line.endswith("#"))
+MARKUP = re.compile(r"^(#|={3}|-{3})", re.MULTILINE)  # headings and front matter
 NAME = st.text("abcdefghij0123456789_-", min_size=1, max_size=12).filter(lambda name: name.strip("-_ "))
 
 
 @given(
-    st.dictionaries(NAME, st.tuples(st.sampled_from([".md", ".txt"]), LINE, st.lists(LINE, min_size=1, max_size=3)), min_size=1, max_size=5)
+    st.dictionaries(
+        NAME, st.tuples(st.sampled_from([".md", ".txt"]), TITLE, st.lists(LINE, min_size=1, max_size=3)), min_size=1, max_size=5
+    )
 )
 def test_text_files_read_back_equal(files: dict[str, tuple[str, str, list[str]]]) -> None:
     documents = []
     for name, (suffix, title, paragraphs) in sorted(files.items(), key=lambda item: item[0] + item[1][0]):
-        docid, text = f"{name}{suffix}", "\n\n".join(paragraphs)
-        keeps_title = suffix == ".md"
-        documents.append(Document(docid, text, title if keeps_title else title_of(docid)))
-    corpus = Corpus([document for document in documents if not document.text.startswith("# ")] or [Document("a.txt", "x", "a")])
+        docid, is_markdown = f"{name}{suffix}", suffix == ".md"
+        text = ("\n\n" if is_markdown else "\n").join(paragraphs)  # a first line that stands alone would be the title
+        documents.append(Document(docid, text, title if is_markdown else title_of(docid)))
+    corpus = Corpus([document for document in documents if not MARKUP.search(document.text)] or [Document("a.txt", "x", "a")])
     with tempfile.TemporaryDirectory() as folder:
         corpus.write(folder, format="folder")
         assert Corpus.read(folder) == corpus
+
+
+@pytest.mark.parametrize(("docid", "title"), [("a.txt", "First"), ("a.md", "First"), ("a.md", "a"), ("a.md", "Other")])
+def test_a_first_line_that_stands_alone_is_the_title_unless_there_is_another(docid: str, title: str, tmp_path: Path) -> None:
+    corpus = Corpus([Document(docid, "First\n\nSecond.", title)])
+    corpus.write(tmp_path, format="folder")
+    assert Corpus.read(tmp_path) == corpus
 
 
 def test_a_gz_name_is_written_as_gzip_and_an_existing_corpus_is_not_written_over(tmp_path: Path) -> None:
