@@ -19,9 +19,8 @@ from promptdsi.corpus.corpus import Corpus, Document, Pair, whole_text
 from promptdsi.corpus.split_words import split_words
 
 TokenStarts = Callable[[Sequence[str]], list[NDArray[np.int64]]]  # where each token of each text begins, in characters
-HEADING = re.compile(
-    r"^(?:#{1,6}[ \t]+(?P<marked>\S(?:.*[^ \t\r#\n])?)[ \t\r#]*|(?P<underlined>\S.{0,120}?)\r?\n(?:={3,}|-{3,})[ \t\r]*)$", re.MULTILINE
-)
+MARKED, UNDERLINED = r"#{1,6}[ \t]+(?P<marked>\S(?:.*[^ \t\r#\n])?)[ \t\r#]*", r"(?P<underlined>\S.{0,120}?)\r?\n(?:={3,}|-{3,})[ \t\r]*"
+HEADING = re.compile(rf"^(?:{MARKED}|{UNDERLINED})$", re.MULTILINE)
 # Where a text may be split, best first; a passage begins there: the next passage's first character.
 BREAKS = [re.compile(pattern) for pattern in (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?;…])[\"'”’)\]]*\s+|(?<=[。！？])", r"\s+")]
 SPECIAL_TOKENS = 2

@@ -162,7 +162,7 @@ def test_nq_cut_pages_are_counted_and_skipping_works(nq_folder: Path, run: Any) 
     (nq_folder / "more-train.jsonl").write_text('{"question_text": "x"}\nnonsense\n')
     outcome = run("data", "nq320k", "--raw", nq_folder, "-o", "s", "--on-error", "skip", "--max-words", "4")
     assert outcome.returncode == 0, outcome.stderr
-    assert "2 bad records skipped" in outcome.stderr and "texts are longer than 4 words and were cut there" in outcome.stderr
+    assert "2 could not be read and were skipped" in outcome.stderr and "texts are longer than 4 words and were cut there" in outcome.stderr
     assert json.loads((nq_folder.parent / "s/stream.json").read_text())["split"]["max_words"] == 4
 
 

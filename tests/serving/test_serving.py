@@ -53,6 +53,22 @@ def test_hits_below_a_confidence_are_left_out(server: served.Served) -> None:
         assert server.client.post("/api/search", json={"query": "water", "min_confidence": wrong}).status_code == 422
 
 
+def test_searches_are_filtered_and_may_stand_in_the_url(server: served.Served, original: Path) -> None:
+    where = ["subject!=water", "docid=a*,c*"]
+    index = Index.open(original, device="cpu")
+    expected = [hit.docid for hit in index.search("what is water made of", where="docid=a*,c*", k=5)]
+    posted = server.search("what is water made of", k=5, where=["docid=a*,c*"])
+    assert [hit["docid"] for hit in posted["results"][0]["hits"]] == expected and expected
+    by_url = server.client.get("/api/search", params={"q": "what is water made of", "k": 5, "where": where})
+    assert by_url.status_code == 200 and [hit["docid"] for hit in by_url.json()["results"][0]["hits"]] == expected
+    assert server.client.get("/api/search", params={"q": "water", "where": "year"}).status_code in (400, 422)
+    assert server.client.get("/api/search").status_code == 422
+    facets = server.client.get("/api/facets").json()
+    assert facets["generation"] == index.generation and [facet["field"] for facet in facets["facets"]] == [
+        field for field, _ in index.facets()
+    ]
+
+
 def test_a_query_about_nothing_is_not_certain(server: served.Served) -> None:
     water, nothing = server.search(["what is water made of", "zzyzx qwerty"])["results"]
     assert water["certain"] and not nothing["certain"] and len(nothing["hits"]) == 10

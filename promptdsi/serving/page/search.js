@@ -174,6 +174,7 @@ function hitItem(hit) {
     h("div", {class: "body"},
       h("h3", {}, h("button", {type: "button", class: "title", onclick: () => openDocument(hit.docid, hit)}, nameOf(hit))),
       h("p", {class: "meta"}, hit.title && h("span", {class: "docid"}, hit.docid), badge(hit)),
+      (hit.page || hit.heading) && h("p", {class: "soft place"}, [hit.page && `page ${hit.page}`, hit.heading].filter(Boolean).join(", ")),
       hit.snippet && h("p", {class: "snippet"}, marked(hit.snippet, answer.query))),
     h("div", {class: "score"}, trust(hit)),
     h("div", {class: "actions"},
