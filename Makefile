@@ -107,6 +107,8 @@ results: .venv/dev
 	$(BIN)/promptdsi bench report experiments/words.toml $(BENCH)
 	$(BIN)/python -m tools.bench.search_quality
 	$(BIN)/python -m tools.bench.search_quality --articles
+	$(BIN)/python -m tools.bench.creating --efforts
+	$(BIN)/python -m tools.bench.teaching
 	$(BIN)/python -m tools.docs.build_reproduction
 
 results-again: .venv/dev
