@@ -11,13 +11,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from typing import TYPE_CHECKING, Any
 
 from promptdsi.corpus import Corpus, Document, Judgement, Query
-from promptdsi.errors import DataError, PromptDSIError
+from promptdsi.errors import DataError, PromptDSIError, UsageError
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
+    from promptdsi.index.results import Hit
 
 __version__ = "0.1.0"
-__all__ = ["Corpus", "DataError", "Document", "Index", "Judgement", "PromptDSIError", "Query", "__version__"]
+__all__ = ["Corpus", "DataError", "Document", "Hit", "Index", "Judgement", "PromptDSIError", "Query", "UsageError", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,4 +27,12 @@ def __getattr__(name: str) -> Any:
         from promptdsi.index.index import Index
 
         return Index
+    if name == "Hit":
+        from promptdsi.index.results import Hit
+
+        return Hit
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

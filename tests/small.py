@@ -13,6 +13,7 @@ import tiny
 from promptdsi import Corpus, Index
 from promptdsi.aliases import METHOD_OPTIONS
 from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.index.verb_options import CreateOptions
 from promptdsi.methods import methods
 from promptdsi.methods.options import flatten_params
 
@@ -42,7 +43,7 @@ def backbone(folder: Path, corpora: list[Corpus]) -> str:
 def create(folder: Path, corpus: Corpus, backbone: str, **changes: Any) -> Index:
     """An index; keywords that `Index.create` does not have are parameters of the method."""
     keywords = PARAMS | {"backbone": backbone} | changes
-    arguments = inspect.signature(Index.create).parameters
+    arguments = inspect.signature(Index.create).parameters.keys() | CreateOptions.__optional_keys__
     params = {key: value for key, value in keywords.items() if key not in arguments}
     return Index.create(folder, corpus, params=params, **{key: value for key, value in keywords.items() if key in arguments})
 

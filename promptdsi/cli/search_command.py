@@ -52,7 +52,7 @@ def search(
             output.say(f"{truncated:,} queries are longer than {limit} tokens and were truncated")
         for query, result in zip(batch, results, strict=True):
             if output.json:
-                hits = [hit.to_json() for hit in result.hits]
+                hits = [hit.to_dict() for hit in result.hits]
                 print_json({"query": query, "generation": opened.generation, "certain": result.certain, "hits": hits})
             else:
                 show_hits(

@@ -115,7 +115,7 @@ def _listed(lines: list[str]) -> list[str]:
     return lines[:LISTED] + ([f"… and {len(lines) - LISTED:,} more"] if len(lines) > LISTED else [])
 
 
-@dataclass
+@dataclass(repr=False)
 class Corpus:
     """Documents, their queries, and which query should retrieve which document (`qrels`, by split).
 
@@ -173,6 +173,9 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.documents)
+
+    def __repr__(self) -> str:
+        return f"Corpus({self.name!r}, {len(self.documents):,} documents, {len(self.queries):,} queries)"
 
     def pairs(self, split: str, *, kinds: tuple[str, ...] = ("annotated", "pseudo")) -> list[Pair]:
         """Query–document pairs of a split, one for each document a query should retrieve."""

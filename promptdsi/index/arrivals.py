@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus, check_characters, check_document
@@ -12,6 +13,11 @@ from promptdsi.index.blobs import content_hash
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.method_io import live_ids
 from promptdsi.index.store import Store
+
+
+def as_corpus(corpus: Corpus | str | Path) -> Corpus:
+    """A corpus, or the one at a path."""
+    return corpus if isinstance(corpus, Corpus) else Corpus.read(corpus)
 
 
 def select_new(store: Store, parent: Manifest, corpus: Corpus, *, update: bool) -> tuple[Corpus, dict[str, int]]:

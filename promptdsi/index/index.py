@@ -1,16 +1,13 @@
 """`Index`: the one way to create, open, search and change a durable index.
 
-    index = Index.create("my-index", Corpus.read("d0"))
-    index.add(Corpus.read("d1"))
-    hits = index.search("who wrote hamlet", k=10)
-
-An `Index` answers from one generation, also while another process writes; `refresh` moves it to the newest one.
+index = Index.create("my-index", "notes/")
+hits = index.search("who wrote hamlet", k=10)
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
@@ -21,16 +18,16 @@ from promptdsi.files import sha256_of
 from promptdsi.index import delete, export, filters, purge, results, search, teach, verify
 from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.results import Hits, OnStart, SearchRequest, SearchResult
+from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.store import Store
-from promptdsi.index.verb_options import AddOptions, SearchOptions, SyncOptions, TuneOptions
+from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
 from promptdsi.progress import Progress, silent
 
 Committed = TypeVar("Committed")
 
 
 class Index:
-    """A durable index, opened at one generation. `report` is what the last create, add or tune did."""
+    """A durable index, opened at one generation, whatever others write. `report` is what the last create, add or tune did."""
 
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, pinned: bool = False) -> None:
         self.store, self.path, self.opening, self.pinned = store, store.folder, opening, pinned
@@ -42,7 +39,7 @@ class Index:
     def create(
         cls,
         path: str | Path,
-        corpus: Corpus,
+        corpus: Corpus | str | Path,
         *,
         method: str = "promptdsi",
         preset: str = "best",
@@ -51,15 +48,10 @@ class Index:
         prompts: str | None = None,
         backbone: str | None = None,
         params: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        store: str = "text",
-        keep_probes: int = 0,
-        keep_queries: bool = False,
         seed: int = 0,
         device: str = "auto",
         offline: bool = False,
-        progress: Progress = silent,
-        on_start: OnStart | None = None,
+        **options: Unpack[CreateOptions],
     ) -> Self:
         """Train an index on its first corpus, D0, in a new folder. Interrupted, the same call continues from its checkpoint.
 
@@ -70,13 +62,13 @@ class Index:
         """
         from promptdsi.index import effort as levels  # imports torch
         from promptdsi.index import method_io, update
+        from promptdsi.index.arrivals import as_corpus, checked
 
         given = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": device, "offline": offline}
         given["encoding.words"] = None if words else False
         params = {**method_io.effort_params(effort), **(params or {}), **{key: value for key, value in given.items() if value is not None}}
-        options = update.Options(name=name, store=store, keep_probes=keep_probes, keep_queries=keep_queries, device=device)
-        options, folder = replace(options, progress=progress, on_start=on_start), Store(Path(path).expanduser())
-        report = levels.create(folder, corpus, method_io.make_method(method, preset, params), effort, options)
+        chosen, folder = update.Options(device=device, **checked(options, CreateOptions)), Store(Path(path).expanduser())
+        report = levels.create(folder, as_corpus(corpus), method_io.make_method(method, preset, params), effort, chosen)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -139,20 +131,23 @@ class Index:
     def __len__(self) -> int:
         return self.manifest.documents
 
+    def __repr__(self) -> str:
+        return f"Index({str(self.path)!r}, generation {self.generation}, {len(self):,} documents)"
+
     def refresh(self) -> bool:
         """Move to the newest generation; true if there was a newer one."""
         return not self.pinned and self.store.current() != self.generation and self._committed(True)
 
-    def add(self, corpus: Corpus, **options: Unpack[AddOptions]) -> results.Report:
+    def add(self, corpus: Corpus | str | Path, **options: Unpack[AddOptions]) -> results.Report:
         """Learn the next corpus and commit a generation. No earlier document or query is read.
 
         `fast` leaves training to `tune`, `update` replaces changed documents, `max_drift` bounds the fall of Hits@10 on stored probes.
         """
         from promptdsi.index import update as training
-        from promptdsi.index.arrivals import checked
+        from promptdsi.index.arrivals import as_corpus, checked
 
         self.report = self._committed(
-            training.add(self._writable(), corpus, training.Options(device=self.opening.device, **checked(options, AddOptions)))
+            training.add(self._writable(), as_corpus(corpus), training.Options(device=self.opening.device, **checked(options, AddOptions)))
         )
         return self.report
 
@@ -200,6 +195,10 @@ class Index:
         if isinstance(queries, str):
             return self.search_batch([request._replace(query=queries)])[0].hits
         return [result.hits for result in self.search_batch([request._replace(query=query) for query in queries])]
+
+    async def asearch(self, queries: Any, **options: Unpack[SearchOptions]) -> Any:
+        """`search` in a thread, for servers."""
+        return await asyncio.to_thread(lambda: self.search(queries, **options))
 
     def search_batch(self, requests: Sequence[SearchRequest], *, stop: Callable[[], bool] = lambda: False) -> list[SearchResult]:
         """Search for several requests at once, each with its own options. SearchStopped is raised as soon as `stop` returns true."""

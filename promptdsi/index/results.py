@@ -63,7 +63,7 @@ class Why(NamedTuple):
     newer_count: int
     neighbors: list[Neighbor]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return self._asdict() | {"neighbors": [neighbor._asdict() for neighbor in self.neighbors]}
 
 
@@ -88,10 +88,11 @@ class Hit(NamedTuple):
     since: int
     why: Why | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
+        """The hit as JSON can hold it."""
         fields = self._asdict()
         why = fields.pop("why")
-        return fields | ({"why": why.to_json()} if why else {})
+        return fields | ({"why": why.to_dict()} if why else {})
 
 
 Hits = list[Hit]

@@ -140,7 +140,7 @@ def page_at(metadata: Mapping[str, Any], position: int) -> int | None:
     starts = metadata.get(PAGES)
     if not isinstance(starts, list) or not starts or not all(isinstance(start, int) for start in starts):
         return None  # a field of that name may come from anywhere
-    return max(1, sum(start <= position for start in starts))
+    return max(1, sum(bool(start <= position) for start in starts))
 
 
 def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:

@@ -38,6 +38,17 @@ class AddOptions(TuneOptions, total=False):
     keep_queries: bool
 
 
+class CreateOptions(TypedDict, total=False):
+    """Options of creating an index that no parameter of the method is: the corpus's name, what is stored, and callbacks."""
+
+    name: str | None
+    store: str
+    keep_probes: int
+    keep_queries: bool
+    progress: Progress
+    on_start: OnStart | None
+
+
 class SyncOptions(TuneOptions, total=False):
     """Options of bringing an index in step with folders; `notes` says how files are read, `on_changes` is called before any change."""
 

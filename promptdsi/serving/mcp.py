@@ -62,7 +62,7 @@ def create_server(path: str | Path, **options: Any) -> MCPServer[Any]:
         """
         with newest() as current:
             (result,) = current.search_batch([SearchRequest(query, k, where=tuple(where))])
-            hits = [hit.to_json() for hit in result.hits]
+            hits = [hit.to_dict() for hit in result.hits]
             return {"generation": current.generation, "certain": result.certain, "hits": hits}
 
     @server.tool(annotations=READ_ONLY)

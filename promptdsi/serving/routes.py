@@ -52,7 +52,7 @@ async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
 
     def to_json() -> bytes:
         entries = [
-            {"query": query, "truncated": result.truncated, "certain": result.certain, "hits": [hit.to_json() for hit in result.hits]}
+            {"query": query, "truncated": result.truncated, "certain": result.certain, "hits": [hit.to_dict() for hit in result.hits]}
             for query, result in zip(body.queries, results, strict=True)
         ]
         return json.dumps({"generation": index.generation, "results": entries}, ensure_ascii=False, allow_nan=False).encode()

@@ -35,7 +35,7 @@ def test_answers_are_those_of_the_index(original: Path, corpora: list[Corpus]) -
     server, index = create_server(original, device="cpu"), Index.open(original, device="cpu")
     result = call(server, lambda client: client.call_tool("search", {"query": "water", "k": 3}))
     assert result.structured_content["generation"] == index.generation
-    expected = [hit.to_json() for hit in index.search("water", k=3)]
+    expected = [hit.to_dict() for hit in index.search("water", k=3)]
     assert result.structured_content["hits"] == json.loads(json.dumps(expected))
     assert result.structured_content["certain"] is True
     assert all(0 < hit["confidence"] < 1 and len(hit["passage"]) == 2 for hit in result.structured_content["hits"])

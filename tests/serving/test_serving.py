@@ -21,7 +21,7 @@ def test_search_answers_as_the_index_does(server: served.Served, original: Path)
     many = server.search(small.QUERIES, k=7, explain=True)
     assert many["generation"] == index.generation
     for query, result in zip(small.QUERIES, many["results"], strict=True):
-        expected_hits = [hit.to_json() for hit in index.search(query, k=7, explain=True)]
+        expected_hits = [hit.to_dict() for hit in index.search(query, k=7, explain=True)]
         assert result["query"] == query and not result["truncated"]
         for hit, expected in zip(result["hits"], expected_hits, strict=True):
             assert hit["score"] == pytest.approx(expected["score"], rel=1e-5)

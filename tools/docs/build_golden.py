@@ -34,7 +34,7 @@ def main() -> None:
     index.purge(corpora[0].documents[1].docid)
     index.rollback(4)
     index.evaluate(corpora[1], record=True)
-    searches = {query: [hit.to_json() for hit in index.search(query, k=8)] for query in small.QUERIES}
+    searches = {query: [hit.to_dict() for hit in index.search(query, k=8)] for query in small.QUERIES}
     expected = {"searches": searches, "kinds": [manifest.kind for manifest in index.log()]}
     (target / "expected.json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n", "utf-8")
     Corpus(corpora[3].documents).write(target / "more.jsonl", format="jsonl")
