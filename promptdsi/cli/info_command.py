@@ -90,7 +90,10 @@ def _describe(event: dict[str, Any]) -> str:
         return f"back to {event['to']}"
     if "documents" in event:
         return count_documents(event["documents"])
+    if "corrections" in event:
+        return f"{event['corrections']:,} corrections"
     replaced = f", {event['updated']:,} replaced" if event.get("updated") else ""
+    replaced += f", {event['deleted']:,} deleted" if event.get("deleted") else ""
     added = f" +{event['added']:,}" if event.get("added") else ""
     return f"{event.get('corpus', '')}{added}{replaced}{', fast' if event.get('fast') else ''}"
 

@@ -143,6 +143,7 @@ class LiveIndex:
 
 def summarize(manifest: Manifest) -> dict[str, Any]:
     """The fields of a `GenerationSummary`."""
-    removed = manifest.event.get("documents", 0) if manifest.kind in ("delete", "purge") else 0
+    event = manifest.event
+    removed = event.get("documents", 0) if manifest.kind in ("delete", "purge") else event.get("deleted", 0)
     fields = {"generation": manifest.number, "parent": manifest.parent, "kind": manifest.kind, "time": manifest.time}
-    return dict(manifest.event) | fields | {"documents": manifest.documents, "removed": removed}
+    return dict(event) | fields | {"documents": manifest.documents, "removed": removed}

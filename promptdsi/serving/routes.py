@@ -19,7 +19,9 @@ from prometheus_client import generate_latest
 from pydantic import ValidationError
 
 from promptdsi import __version__
+from promptdsi.corpus.confined import ConfinedReader
 from promptdsi.corpus.corpus import Document, ReadNotes
+from promptdsi.corpus.file_documents import FileDocument, document_of
 from promptdsi.corpus.reading import documents as read_documents
 from promptdsi.errors import DataError
 from promptdsi.index.index import Index
@@ -36,6 +38,7 @@ Docid = Annotated[str, PathParameter(examples=["weather-jet-stream"])]
 LINES = {"schema": {"type": "string"}, "example": '{"_id": "note-1", "title": "Tea", "text": "Green tea wants water of 75 degrees."}\n'}
 LIST = {"type": "array", "minItems": 1, "items": schemas.NewDocument.model_json_schema()}
 OBJECT = {"type": "object", "properties": {"documents": LIST}, "required": ["documents"], "additionalProperties": False}
+ANY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 BODIES = {"required": True, "content": {"application/json": {"schema": OBJECT}, "application/x-ndjson": LINES}}
 # The middleware has checked the token by then; this only puts it into the OpenAPI description.
 token = Security(HTTPBearer(auto_error=False, description="the write token"))
@@ -177,6 +180,34 @@ async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> Fields:
     for docid in body.docids:
         await locate(service.live.newest, docid, deleted=True)
     return await change(service, lambda index: index.undelete(body.docids))
+
+
+@writing.post("/api/feedback", response_model=schemas.FeedbackResponse)
+async def feedback(body: schemas.FeedbackBody, service: ServiceDep) -> Fields:
+    """Let a document learn a query that it was right for; no other document changes."""
+    await locate(service.live.newest, body.docid)
+    reports: list[Fields] = []
+    changed = await change(service, lambda index: reports.append(index.teach([(body.query, body.docid)]).taught[0]._asdict()))
+    return changed | {"rank_before": reports[0]["before"], "rank_after": reports[0]["after"]}
+
+
+@writing.post("/api/read", response_model=schemas.ReadResponse, openapi_extra={"requestBody": {"required": True, "content": ANY}})
+async def read_file(
+    request: Request, service: ServiceDep, name: Annotated[schemas.Docid, Query(description="the file's name, whose suffix tells its kind")]
+) -> Fields:
+    """The document that a file is read as, by the same reader as `promptdsi add`; nothing is stored. The body is the file."""
+    contents = await request.body()
+
+    def read() -> FileDocument:
+        with ConfinedReader() as reader:
+            return document_of(contents, name, reader)
+
+    try:
+        async with service.reading_files:
+            document, notes = await asyncio.to_thread(read)
+    except ValueError as error:
+        raise APIError(422, "file", f"the file {name[:80]} {error}", "nothing was added") from None
+    return {"document": document._asdict(), "notes": notes}
 
 
 @reading.get("/api/jobs", response_model=JobsResponse)

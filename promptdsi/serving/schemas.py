@@ -75,6 +75,11 @@ class UndeleteBody(RequestBody):
     docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
 
 
+class FeedbackBody(RequestBody):
+    query: QueryText
+    docid: Docid
+
+
 def model_of(record: Any, **nested: Any) -> type[BaseModel]:
     """A model with the fields of a named tuple of the index, so that they are listed once."""
     hints = get_type_hints(record) | nested
@@ -94,6 +99,9 @@ FacetsResponse = create_model("FacetsResponse", generation=int, facets=list[Face
 DocumentResponse = create_model(
     "DocumentResponse", docid=str, title=str, text=str, metadata=dict[str, Any], corpus=str, since=int, generation=int
 )
+ReadDocument = create_model("ReadDocument", docid=str, title=str, text=str, metadata=dict[str, Any])
+ReadResponse = create_model("ReadResponse", document=ReadDocument, notes=list[str])
+FeedbackResponse = create_model("FeedbackResponse", generation=int, documents=int, rank_before=int, rank_after=int)
 ChangeResponse = create_model("ChangeResponse", generation=int, documents=int)
 RetentionRecord = create_model("RetentionRecord", generation=int, corpus=str, split=str, n=int, hits1=float, hits10=float)
 RetentionResponse = create_model("RetentionResponse", records=list[RetentionRecord])
@@ -129,6 +137,7 @@ class GenerationSummary(BaseModel):
     added: int = 0
     updated: int = 0
     removed: int = 0
+    corrections: int = 0
     seconds: float | None = None
     drift: dict[str, float] | None = None
     to: int | None = None

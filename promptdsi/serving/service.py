@@ -47,6 +47,7 @@ class Service:
         self.metrics, self.jobs = Metrics(), Jobs(live, device=device)
         self.batcher = Batcher(observe=self.metrics.batches.observe)
         self.tasks: list[asyncio.Task[None]] = []
+        self.reading_files = asyncio.Semaphore(1)  # one child at a time: each may take as much memory as a server has
         gauge = self.metrics.gauge
         gauge("queue_queries", "Queries that wait or are being computed", lambda: self.batcher.depth)
         gauge("jobs_open", "Additions that wait or run", lambda: len(self.jobs.open_corpora()))

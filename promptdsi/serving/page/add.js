@@ -1,11 +1,10 @@
-// Adding documents: read files here, send them as JSON lines, follow the job, show its report.
+// Adding documents: let the server read the files, send what it read as JSON lines, follow the job, show its report.
 import {call} from "./api.js";
 import {documentList} from "./document.js";
 import {$, announce, count, duration, empty, errorBox, fact, h, number, percent, prose} from "./dom.js";
 import {index, refreshIndex} from "./state.js";
 
 const POLL_MS = 400;
-const TEXT = /\.(txt|text|md|markdown)$/i;
 const LINES = /\.(jsonl|ndjson)$/i;
 
 let ready = null; // {lines, documents}: what would be sent
@@ -13,7 +12,7 @@ let following = false; // a job's progress is on the page
 let built = null; // for which answer of "writable" the view was built
 const chosen = h("p", {role: "status"});
 const outcome = h("div", {class: "outcome"});
-const files = h("input", {type: "file", multiple: true, accept: ".jsonl,.ndjson,.txt,.text,.md,.markdown", "data-testid": "files",
+const files = h("input", {type: "file", multiple: true, "data-testid": "files",
   onchange: () => prepare([...files.files])});
 const name = h("input", {id: "corpus-name", type: "text", autocomplete: "off", spellcheck: "false", required: true});
 const fast = h("input", {type: "checkbox"});
@@ -31,7 +30,7 @@ export function showAdd() {
   }
   const drop = h("label", {class: "drop", ondragover: drag, ondragleave: drag, ondrop: drag}, files,
     h("span", {class: "lead"}, "Drop files here, or choose them"),
-    h("span", {class: "soft"}, "One .jsonl with a document per line, or several text or Markdown files."));
+    h("span", {class: "soft"}, "Text, Markdown, PDF, Word, PowerPoint, web pages, EPUB, e-mail and more; or one .jsonl with a document per line."));
   $("#add-body").replaceChildren(
     h("form", {class: "add", onsubmit: (event) => { event.preventDefault(); send(); }}, drop, chosen,
       h("div", {class: "field"}, h("label", {for: name.id}, "Name of this corpus (the documents added together)"), name),
@@ -58,7 +57,7 @@ async function prepare(list) {
     setReady(await read(list));
     name.value = freeName(list[0].name.replace(/\.[^.]*$/, "") || "documents");
     chosen.replaceChildren(h("b", {}, count(ready.documents, "document")),
-      ` in ${list.length === 1 ? list[0].name : count(list.length, "file")}`);
+      ` in ${list.length === 1 ? list[0].name : count(list.length, "file")}`, preview(ready));
   } catch (error) {
     outcome.replaceChildren(errorBox(error));
   }
@@ -78,17 +77,41 @@ function setFollowing(now) {
 
 async function read(list) {
   const jsonl = list.filter((file) => LINES.test(file.name));
-  const other = list.find((file) => !LINES.test(file.name) && !TEXT.test(file.name));
-  if (other) throw problem(`The file ${other.name} is neither .jsonl nor text`, "Files end in .jsonl, .txt or .md.");
   if (jsonl.length > 0 && list.length > 1) throw problem("One .jsonl at a time, and no other files with it", null);
   const total = list.reduce((sum, file) => sum + file.size, 0);
   checkSize(total); // before a huge file is read into memory
-  const texts = await Promise.all(list.map(decode));
-  const lines = jsonl.length > 0 ? texts[0] : texts.map((text, i) => JSON.stringify(documentOf(list[i].name, text))).join("\n");
+  const {lines, ...shown} = jsonl.length > 0 ? {lines: await decode(list[0])} : await readByServer(list);
   checkSize(new Blob([lines]).size); // JSON's escapes have added some
   const documents = lines.split("\n").filter((line) => line.trim()).length;
-  if (documents === 0) throw problem("There is no document in it", null);
-  return {lines, documents};
+  if (documents === 0) throw shown.refused?.[0] ?? problem("There is no document in it", null);
+  return {lines, documents, ...shown};
+}
+
+/** One after the other: the server reads one file at a time. A file that cannot be read is named, and the others are added. */
+async function readByServer(list) {
+  const read = [], notes = [], refused = [];
+  for (const [place, file] of list.entries()) {
+    chosen.replaceChildren(`Reading ${file.name} (${place + 1} of ${list.length}) …`);
+    try {
+      const answer = await call("POST", `api/read?${new URLSearchParams({name: file.name})}`, {bytes: file});
+      read.push(answer.document);
+      notes.push(...answer.notes.map((note) => `${file.name}: ${note}`));
+    } catch (error) {
+      if (error.code !== "file") throw error;
+      refused.push(error);
+    }
+  }
+  const line = ({docid, title, text, metadata}) => JSON.stringify({...metadata, _id: docid, title, text});
+  return {lines: read.map(line).join("\n"), read, notes, refused};
+}
+
+/** How files were read, before anything is added: title, beginning, and what was left out. */
+function preview({read = [], notes = [], refused = []}) {
+  if (read.length + refused.length === 0) return null;
+  const entry = ({docid, title, text}) => h("li", {}, h("b", {}, title || docid), " ", h("span", {class: "soft"}, text.slice(0, 160)));
+  return h("details", {class: "preview", open: read.length <= 3, "data-testid": "preview"}, h("summary", {}, "How they were read"),
+    h("ul", {}, read.slice(0, 20).map(entry), notes.map((note) => h("li", {class: "soft"}, note)),
+      refused.map((error) => h("li", {class: "soft"}, `Not added: ${error.message}`))));
 }
 
 async function decode(file) {
@@ -99,7 +122,6 @@ async function decode(file) {
   }
 }
 
-const documentOf = (docid, text) => ({_id: docid, title: text.match(/^#{1,6}[ \t]+(.+)$/m)?.[1].trim() ?? "", text});
 const problem = (message, hint) => Object.assign(new Error(message), {hint});
 
 function checkSize(bytes) {

@@ -12,15 +12,16 @@ export class ServerError extends Error {
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** JSON in, JSON out. Paths are relative, so that the page also works below a prefix of a reverse proxy. */
-export async function call(method, path, {json, lines, signal} = {}) {
+export async function call(method, path, {json, lines, bytes, signal} = {}) {
   const headers = {Accept: "application/json"};
   if (json) headers["Content-Type"] = "application/json";
   if (lines) headers["Content-Type"] = "application/x-ndjson";
+  if (bytes) headers["Content-Type"] = "application/octet-stream";
   let retried = false;
   for (;;) {
     const used = token();
     if (used) headers.Authorization = `Bearer ${used}`;
-    const response = await send(path, {method, headers, signal, body: json ? JSON.stringify(json) : lines});
+    const response = await send(path, {method, headers, signal, body: json ? JSON.stringify(json) : lines ?? bytes});
     if (response.ok) {
       notice(null);
       return response.json();

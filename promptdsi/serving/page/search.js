@@ -180,6 +180,8 @@ function hitItem(hit) {
     h("div", {class: "actions"},
       h("button", {type: "button", "aria-expanded": "false", "aria-controls": panel.id, "data-testid": "why",
         "aria-label": `Why ${nameOf(hit)}?`, onclick: (event) => toggleWhy(hit, event.currentTarget, panel)}, "Why?"),
+      index?.writable && !answer.at && h("button", {type: "button", "data-testid": "right",
+        "aria-label": `${nameOf(hit)} was right`, onclick: (event) => teach(hit, event.currentTarget)}, "This was right"),
       // Deleting acts on the present; in the past it would do something else than it seems to.
       index?.writable && !answer.at && h("button", {type: "button", class: "danger", "data-testid": "delete",
         "aria-label": `Delete ${nameOf(hit)}`, onclick: () => deleteHit(hit, item)}, "Delete")),
@@ -226,6 +228,20 @@ function whys(of) {
       throw error;
     });
   return of.whys;
+}
+
+/** The document learns the query of this answer; undone by going back a generation. */
+async function teach(hit, button) {
+  const {query, k} = answer;
+  button.disabled = true;
+  try {
+    const {rank_before: before, rank_after: after} = await call("POST", "api/feedback", {json: {query, docid: hit.docid}});
+    toast(`${nameOf(hit)} has learned “${query}”: rank ${before} before, ${after} now.`);
+    await Promise.all([refreshIndex(), search(k)]);
+  } catch (error) {
+    button.disabled = false;
+    toast(errorBox(error));
+  }
 }
 
 async function deleteHit(hit, item) {

@@ -53,10 +53,11 @@ const generationList = (generations, current) =>
       h("span", {class: "total"}, count(entry.documents, "document")),
       h("time", {class: "soft", datetime: entry.time}, when(entry.time))))));
 
-function described({kind, corpus, added, updated, removed, documents, seconds, to}, before) {
+function described({kind, corpus, added, updated, removed, corrections, documents, seconds, to}, before) {
   if (kind === "rollback") return `equal to generation ${to}`;
   if (kind === "undelete") return `${number(documents - before.documents)} restored`;
   if (kind === "tune") return "trained";
+  if (kind === "teach") return `${count(corrections, "correction")} learned`;
   if (kind === "upgrade") return "words count beside rows";
   const parts = [corpus && h("b", {}, corpus)];
   if (added) parts.push(`${number(added)} added${updated ? ` (${number(updated)} replaced)` : ""}`);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import time
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from browsing import (
     titles,
 )
 from playwright.sync_api import Route, expect
+from reportlab.pdfgen.canvas import Canvas
 
 from promptdsi import Corpus, Index
 from promptdsi.serving.access import Access
@@ -174,7 +176,35 @@ def test_text_files_are_added_with_their_names_and_headings(writable: served.Ser
     expect(page.get_by_test_id("start-add")).to_be_disabled()  # nothing is left to send
     document = writable.client.get("/api/documents/canal.md").json()
     assert (document["title"], document["corpus"]) == ("Canal locks", "notes")
-    assert writable.client.get("/api/documents/tea.txt").json()["title"] == ""
+    assert writable.client.get("/api/documents/tea.txt").json()["title"] == "tea"
+
+
+def test_a_pdf_is_read_by_the_server_and_shown_before_it_is_added(writable: served.Served, visit: Visitor) -> None:
+    canvas = Canvas(contents := io.BytesIO())
+    for page_text in ("Green tea wants water of 75 degrees.", "A lock lifts boats from level to level."):
+        canvas.drawString(72, 720, page_text)
+        canvas.showPage()
+    canvas.save()
+    page = visit(writable, f"/?tab=add#token={served.WRITE}", failures=[422])
+    broken = {"name": "broken.docx", "mimeType": "application/octet-stream", "buffer": b"no zip at all"}
+    page.get_by_test_id("files").set_input_files(
+        [{"name": "canal.pdf", "mimeType": "application/pdf", "buffer": contents.getvalue()}, broken]  # type: ignore[list-item]
+    )
+    expect(page.get_by_test_id("preview")).to_contain_text("Green tea wants water")
+    expect(page.get_by_test_id("preview")).to_contain_text("Not added: the file broken.docx")
+    page.get_by_label("Add without training (fast)").check()
+    page.get_by_test_id("start-add").click()
+    expect(page.get_by_test_id("report")).to_contain_text("is in the index")
+    assert writable.client.get("/api/documents/canal.pdf").json()["metadata"]["pages"] == [0, 38]
+
+
+def test_a_document_learns_the_query_it_was_right_for(writable: served.Served, visit: Visitor) -> None:
+    page = visit(writable, f"/?q=zanzibar+quartz#token={served.WRITE}")
+    hit = page.get_by_test_id("hit").nth(3)
+    docid = hit.locator(".docid").text_content()
+    hit.get_by_test_id("right").click()
+    expect(page.get_by_test_id("hit").first.locator(".docid")).to_have_text(str(docid))
+    assert writable.client.get("/api/generations").json()["generations"][-1]["corrections"] == 1
 
 
 def test_a_mistake_in_a_file_is_shown_with_its_line_and_nothing_is_added(server: served.Served, visit: Visitor) -> None:
@@ -184,7 +214,7 @@ def test_a_mistake_in_a_file_is_shown_with_its_line_and_nothing_is_added(server:
     expect(page.get_by_test_id("error")).to_contain_text("Line 2, column")
     expect(page.get_by_test_id("error")).to_contain_text("Nothing was added.")
     page.get_by_test_id("files").set_input_files(file("picture.png", "no text"))
-    expect(page.get_by_test_id("error")).to_have_text("The file picture.png is neither .jsonl nor text.Files end in .jsonl, .txt or .md.")
+    expect(page.get_by_test_id("error")).to_contain_text("The file picture.png is no kind of file that is read: .csv, .docx,")
     expect(page.get_by_test_id("start-add")).to_be_disabled()
     assert server.client.get("/api/jobs").json() == {"jobs": []}
 
@@ -205,7 +235,7 @@ def test_deleting_and_undoing_by_keyboard_alone(writable: served.Served, visit: 
     page.keyboard.type(QUERY)
     expect(titles(page)).to_have_count(10)
     before = titles(page).all_inner_texts()
-    for key in ("ArrowDown", "ArrowDown", "Tab", "Tab"):
+    for key in ("ArrowDown", "ArrowDown", "Tab", "Tab", "Tab"):
         page.keyboard.press(key)
     expect(page.get_by_role("button", name=f"Delete {before[1]}")).to_be_focused()
     page.keyboard.press("Enter")
