@@ -11,10 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from promptdsi.corpus import ReadNotes, file_documents
 from promptdsi.corpus.confined import ConfinedReader
 from promptdsi.corpus.extract import OLD_OFFICE
 
+NOBODY = 65534
 DEEP_PAGE = b"<p>top</p>" + b"<div>" * 100_000 + b"bottom"  # takes seconds to read
 LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
 ENTITIES = f'<!DOCTYPE r [<!ENTITY a0 "ha">{LAUGHS}<!ENTITY secret SYSTEM "file:///etc/passwd">]>'
@@ -285,16 +288,27 @@ def test_a_list_of_pages_in_front_matter_is_not_taken_for_ours(outcome: Outcome)
     assert outcome.metadata["pages.md"] == "{}"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_skipped(tmp_path: Path) -> None:
-    for name in ("a.txt", "b.txt", "closed/c.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("words")
-    (tmp_path / "a.txt").chmod(0)
-    (tmp_path / "closed").chmod(0)
-    notes = ReadNotes()
-    assert [document.docid for document in Corpus.read(tmp_path, notes=notes).documents] == ["b.txt"]
-    (tmp_path / "closed").chmod(0o700)
+@pytest.fixture
+def ordinary_user() -> Iterator[None]:
+    """Not root, who may read everything."""
+    user = os.geteuid()
+    os.seteuid(user or NOBODY)
+    yield
+    os.seteuid(user)
+
+
+def test_what_may_not_be_read_is_skipped(outcome: Outcome, ordinary_user: None) -> None:  # all kinds are imported by then
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name in ("a.txt", "b.txt", "closed/c.txt"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("words")
+        (folder / "a.txt").chmod(0)
+        (folder / "closed").chmod(0)
+        notes = ReadNotes()
+        documents = Corpus.read(folder, notes=notes).documents
+        (folder / "closed").chmod(0o700)
+    assert [document.docid for document in documents] == ["b.txt"]
     assert [error.problem for error in notes.skipped] == ["cannot be read: Permission denied"] * 2
 
 
