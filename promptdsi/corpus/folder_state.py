@@ -76,6 +76,10 @@ def scan(
                 state.stamps[docid] = stamp, content
             if indexed.get(docid) != content:
                 state.documents[docid] = document
+    for skipped in notes.skipped:  # what stands in a folder that cannot be listed is not gone
+        if skipped.path.is_relative_to(folder):
+            inside = docid_of(skipped.path.relative_to(folder).as_posix()) + "/"
+            state.present |= {docid for docid in indexed if docid.startswith(inside)}
     return state
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.corpus.folder_state import FolderState, scan
-from promptdsi.errors import UsageError
+from promptdsi.errors import DataError, UsageError
 from promptdsi.index.arrivals import unique_name
 from promptdsi.index.blobs import content_hash
 from promptdsi.index.manifest import Manifest
@@ -61,6 +61,9 @@ def sync(
         options.check_probes(parent)
         changes = [_changes(source, notes) for source in sources_of(store, parent, folders)]
         report = _report(parent, changes)
+        others = {docid for documents in _live_by_source(store, parent).values() for docid in documents}
+        if clash := others.intersection(report.added):
+            raise DataError(f"the docid {min(clash)!r} of a new file is another document's; rename one of them", path=store.folder)
         on_changes(report)
         if dry_run:
             return report
@@ -80,20 +83,28 @@ def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path]) -> lis
         if inner := [other for other in resolved if other != folder and folder in other.parents]:
             raise UsageError(f"the folder {inner[0]} lies inside {folder}: its files would be indexed twice")
     prefixes = {entry.source: entry.prefix for entry in manifest.corpora if entry.source is not None}
-    live: dict[str, dict[str, tuple[int, str]]] = {}
+    live = _live_by_source(store, manifest)
+    first_parts = {docid.partition("/")[0] for documents in live.values() for docid in documents}
+    sources = []
+    for folder in resolved:
+        if str(folder) not in prefixes:
+            taken = first_parts | {prefix.rstrip("/") for prefix in prefixes.values()}
+            prefixes[str(folder)] = f"{unique_name(folder.name or 'folder', taken)}/"
+        sources.append(SyncFolder(folder, prefixes[str(folder)], live.get(str(folder), {})))
+    return sources
+
+
+def _live_by_source(store: Store, manifest: Manifest) -> dict[str | None, dict[str, tuple[int, str]]]:
+    """Number and content hash of the documents that can be retrieved, by folder and docid; None for those that came from no folder."""
+    live: dict[str | None, dict[str, tuple[int, str]]] = {}
     deleted, number = set(manifest.tombstones), 0
     for entry in manifest.corpora:
         ids = store.ids(entry.ids)
         for position, docid in enumerate(ids.docids):
-            if docid is not None and number not in deleted and entry.source is not None:
+            if docid is not None and number not in deleted:
                 live.setdefault(entry.source, {})[docid] = (number, ids.content_hash(position))
             number += 1
-    sources = []
-    for folder in resolved:
-        if str(folder) not in prefixes:
-            prefixes[str(folder)] = f"{unique_name(folder.name or 'folder', {prefix.rstrip('/') for prefix in prefixes.values()})}/"
-        sources.append(SyncFolder(folder, prefixes[str(folder)], live.get(str(folder), {})))
-    return sources
+    return live
 
 
 def _changes(source: SyncFolder, notes: ReadNotes) -> FolderChanges:

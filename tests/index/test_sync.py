@@ -115,6 +115,33 @@ def test_a_file_that_cannot_be_read_any_more_keeps_its_last_version(empty: Index
     assert not report.deleted and empty.get("notes/a.txt").text == TEXTS[0] and "NUL" in str(notes.skipped[0])
 
 
+def test_what_stands_in_a_folder_that_cannot_be_listed_is_not_gone(empty: Index, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty.sync(folder, fast=True)
+    walk = os.walk
+
+    def failing(top: Any, onerror: Any = None, **options: Any) -> Any:
+        for parent, folders, names in walk(top, **options):
+            if "inner" in folders:
+                folders.remove("inner")
+                onerror(PermissionError(13, "Permission denied", str(Path(parent, "inner"))))
+            yield parent, folders, names
+
+    monkeypatch.setattr(os, "walk", failing)
+    notes = ReadNotes(skip=True)
+    report = empty.sync(folder, notes=notes)
+    assert not report.deleted and report.unchanged == 4 and "Permission denied" in str(notes.skipped[0])
+
+
+def test_a_new_file_never_takes_another_documents_docid(backbone: str, folder: Path, tmp_path: Path) -> None:
+    index = small.create(tmp_path / "index", Corpus.read(folder), backbone, effort="quick")
+    index.add(Corpus([Document("e.txt", "From elsewhere."), Document("mail/f.txt", "From elsewhere too.")], name="other"), fast=True)
+    write(folder, "e.txt", "A file of that name.")
+    with pytest.raises(DataError, match=r"'e.txt' of a new file is another document's"):
+        index.sync(folder, fast=True)
+    write(tmp_path / "mail", "f.txt", "A file in a folder of that name.")
+    assert index.sync(tmp_path / "mail", fast=True).added == ["mail 2/f.txt"]
+
+
 def test_a_folder_that_is_gone_deletes_nothing(empty: Index, folder: Path) -> None:
     empty.sync(folder, fast=True)
     shutil.rmtree(folder)
