@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from tools import evidence
+from tools.bench.line_process import LineProcess
 
 SIZES = (10_000, 100_000, 1_000_000)
 ROUNDS, QUERIES, BATCH, WIDTH = 9, 24, 64, 384
@@ -148,34 +149,18 @@ def answer(make_ranker: Callable[[], Ranker]) -> None:
         print(json.dumps({"seconds": taken, "memory": memory}), flush=True)
 
 
-class Contestant:
+class Contestant(LineProcess):
     """A system in its own process, which a module of this folder runs."""
 
     def __init__(self, name: str, place: Path, module: str = "tools.bench.queries") -> None:
-        words = [sys.executable, "-m", module, "--answer", name, str(place)]
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.ready = self._read()["ready"]
+        super().__init__([sys.executable, "-m", module, "--answer", name, str(place)])
+        self.ready = self.first["ready"]
         self.memory: dict[str, float] = {}
 
     def rank_queries(self, batches: list[list[str]]) -> list[float]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(batches) + "\n")
-        self.process.stdin.flush()
-        timing = self._read()
+        timing = self.ask(batches)
         self.memory = timing["memory"]
         return list(timing["seconds"])
-
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("a contestant has died")
-        return json.loads(line)
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def bandwidth(threads: int, size: int = 1 << 30) -> float:

@@ -15,18 +15,17 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from promptdsi import Corpus
 from promptdsi.corpus.corpus import merge_corpora, whole_text
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.model.backbone import backbone_folder
 from tools import evidence
+from tools.bench.line_process import LineProcess
 
 DOCUMENTS, AT_ONCE, QUERIES = 3000, 20, 1200
 OTHERS = {
@@ -39,29 +38,19 @@ OTHERS = {
 OURS = {"ours": "promptdsi", "ours int8": "promptdsi, int8 engine", "ours taught": "promptdsi, with train queries"}
 
 
-class Rival:
-    """A system in its own process, asked over standard input."""
+class Rival(LineProcess):
+    """A system in its own process."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.built = float(self._read()["built"])
+        super().__init__(command)
+        self.built = float(self.first["built"])
         self.seconds: list[float] = []
         self.rankings: list[list[str]] = []
 
     def rank(self, queries: list[str]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(queries) + "\n")
-        self.process.stdin.flush()
-        for seconds, docids in self._read():
+        for seconds, docids in self.ask(queries):
             self.seconds.append(seconds)
             self.rankings.append(docids)
-
-    def _read(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit("a system has died")
-        return json.loads(line)
 
 
 def serve_ours(name: str, folder: Path) -> None:
