@@ -1,6 +1,7 @@
 // The beginning: header, tabs and the as-of banner; each view is a module of its own.
 import {resumeJob, showAdd} from "./add.js";
 import {$, count} from "./dom.js";
+import {setUpFilters} from "./filters.js";
 import {setUpMap, showMap} from "./map.js";
 import {setUpSearch} from "./search.js";
 import {addressOf, index, navigate, onIndex, onState, state, watchIndex} from "./state.js";
@@ -64,6 +65,7 @@ onIndex((before) => {
 });
 
 setUpMap();
+setUpFilters();
 setUpSearch();
 showTab(true);
 showBanner();

@@ -15,7 +15,7 @@ const STOP_WORDS = new Set(("a an and are as at be but by can did do does for fr
 const WORD = /[\p{L}\p{N}]+/gu;
 
 const input = $("#query");
-let answer = null; // what the page shows: {query, at, k, generation, hits, truncated, certain, whys}
+let answer = null; // what the page shows: {query, at, where, k, generation, hits, truncated, certain, whys}
 let running = null; // the controller of the request under way
 let timer = null;
 let lastTyped = 0;
@@ -55,7 +55,7 @@ export function setUpSearch() {
   $("#results").addEventListener("keydown", moveBetweenHits);
   onState((before) => {
     if (input.value !== state.q) input.value = state.q;
-    if (before.q === state.q && before.at === state.at) return;
+    if (before.q === state.q && before.at === state.at && String(before.where) === String(state.where)) return;
     clearTimeout(timer);
     timer = setTimeout(search, DEBOUNCE_MS);
   });
@@ -74,7 +74,7 @@ async function search(k = FIRST) {
   clearTimeout(timer);
   running?.abort();
   const query = state.q.trim();
-  const {at} = state;
+  const {at, where} = state;
   const request = running = new AbortController();
   const isLatest = () => request === running;
   if (!query) {
@@ -83,8 +83,8 @@ async function search(k = FIRST) {
   }
   document.body.classList.add("searching");
   try {
-    const {generation, results} = await call("POST", "api/search", {json: {query, k, explain: false, at}, signal: request.signal});
-    if (isLatest()) show({query, at, k, generation, ...results[0], whys: null});
+    const {generation, results} = await call("POST", "api/search", {json: {query, k, explain: false, where, at}, signal: request.signal});
+    if (isLatest()) show({query, at, where, k, generation, ...results[0], whys: null});
   } catch (error) {
     if (isLatest() && error.name !== "AbortError") showError(error);
   } finally {
@@ -126,7 +126,8 @@ function showHits() {
   const {hits, k} = answer;
   if (hits.length === 0) {
     $("#results").replaceChildren(empty("No results.",
-      h("p", {class: "soft"}, "No document can be found in this generation of the index.")));
+      h("p", {class: "soft"}, answer.where.length > 0 ? "No document meets these filters."
+        : "No document can be found in this generation of the index.")));
     return;
   }
   const place = focusedHit();
@@ -221,7 +222,7 @@ async function fillWhy(hit, panel) {
 
 /** One request explains all hits of an answer, in the generation that gave them. */
 function whys(of) {
-  of.whys ??= call("POST", "api/search", {json: {query: of.query, k: of.k, explain: true, at: of.generation}})
+  of.whys ??= call("POST", "api/search", {json: {query: of.query, k: of.k, explain: true, where: of.where, at: of.generation}})
     .then(({results}) => new Map(results[0].hits.map((hit) => [hit.docid, hit.why])))
     .catch((error) => {
       of.whys = null; // so that trying again asks again

@@ -1,5 +1,5 @@
 // What the page shows, kept in the address's query string so that links and the back button work:
-// q (the query), at (an older generation; absent means now) and tab. And what is known of the index itself.
+// q (the query), at (an older generation; absent means now), where (filters) and tab. And what is known of the index itself.
 import {announce, notice, sentence} from "./dom.js";
 import {call} from "./api.js";
 
@@ -21,16 +21,18 @@ function read() {
   return {
     q: parameters.get("q") ?? "",
     at: at > 0 ? at : null,
+    where: parameters.getAll("where"),
     tab: TABS.includes(parameters.get("tab")) ? parameters.get("tab") : "search",
   };
 }
 
 /** The address of the present state with some changes. */
 export function addressOf(changes) {
-  const {q, at, tab} = {...state, ...changes};
+  const {q, at, where, tab} = {...state, ...changes};
   const query = new URLSearchParams();
   if (q) query.set("q", q);
   if (at) query.set("at", at);
+  for (const condition of where) query.append("where", condition);
   if (tab !== "search") query.set("tab", tab);
   return String(query) ? `?${query}` : location.pathname;
 }

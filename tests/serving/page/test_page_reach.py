@@ -29,7 +29,7 @@ SHOWS_FOCUS = """() => {
     return focused.matches(":focus-visible") && (outlined || focused.matches(".mark") && parseFloat(frames[0].strokeWidth) >= 2);
 }"""
 # Everything that can be reached by Tab: of radio buttons with one name, the chosen one.
-REACHABLE = """() => [...document.querySelectorAll("a, button, input, summary, [tabindex='0']")]
+REACHABLE = """() => [...document.querySelectorAll("a, button, select, input, summary, [tabindex='0']")]
     .filter((element) => element.checkVisibility() && !element.disabled && !(element.type === "radio" && !element.checked)).length"""
 IS_NEW = """() => {
     const fresh = !document.activeElement.dataset.reached && document.activeElement !== document.body;
@@ -102,7 +102,7 @@ def test_tab_reaches_everything_and_gets_out_again(server: served.Served, visit:
     assert reached == reachable > 5
 
 
-CONTROLS = {"button", "link", "textbox", "searchbox", "checkbox", "radio", "application", "progressbar", "dialog", "img"}
+CONTROLS = {"button", "link", "textbox", "searchbox", "checkbox", "radio", "application", "progressbar", "dialog", "img", "combobox"}
 LANDMARKS = {"banner", "search", "navigation", "main", "contentinfo"}
 
 
@@ -150,7 +150,7 @@ def test_screen_readers_get_names_headings_and_landmarks(server: served.Served, 
     for tab in ("timeline", "map", "add"):
         show_tab(page, tab)
         check_accessible(page)
-    page.get_by_test_id("files").set_input_files(file("tea.txt", "Tea"))
+    page.get_by_test_id("files").set_input_files(file("tea.jsonl", '{"_id": "tea", "text": "Tea"}'))
     page.get_by_test_id("start-add").click()
     expect(page.get_by_label("Token", exact=True)).to_be_focused()
     check_accessible(page)

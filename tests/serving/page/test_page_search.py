@@ -69,6 +69,31 @@ def test_bars_show_confidence_from_0_to_100_percent(server: served.Served, origi
     assert max(widths(page.locator(".hit .bar"))) < 0.1  # not relative to the best of them
 
 
+def test_filters_narrow_the_hits_and_stand_in_the_address(place: Path, visit: Visitor) -> None:
+    documents = [
+        Document(
+            f"n{n}",
+            f"The mill of note {n} grinds barley with water.",
+            f"Note {n}",
+            {"author": ("Ada", "Grace")[n % 2], "year": 2020 + n % 3},
+        )
+        for n in range(6)
+    ]
+    Index.open(place).add(Corpus(documents, name="notes"), fast=True)
+    with served.serving(place) as running:
+        page = visit(running, "/?q=mill+of+barley")
+        page.get_by_label("author").select_option("Ada")
+        expect(titles(page)).to_have_count(3)
+        assert parse_qs(urlsplit(page.url).query)["where"] == ["author=Ada"]
+        page.get_by_label("year").select_option("2020")
+        expect(titles(page)).to_have_text(["Note 0"])
+        page.reload()
+        expect(titles(page)).to_have_text(["Note 0"])
+        expect(page.get_by_label("author")).to_have_value("Ada")
+        page.go_back()
+        expect(titles(page)).to_have_count(3)
+
+
 def test_hits_of_a_query_about_nothing_are_called_the_nearest(server: served.Served, visit: Visitor) -> None:
     page = visit(server)
     search_for(page, NOTHING)
