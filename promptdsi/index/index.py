@@ -15,7 +15,7 @@ from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import delete, export, filters, purge, results, search, teach, verify
+from promptdsi.index import delete, export, filters, purge, results, search, verify
 from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
@@ -171,6 +171,8 @@ class Index:
 
     def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
         """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
+        from promptdsi.index import teach  # with torch
+
         return self._committed(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift))
 
     def upgrade(self) -> Manifest:

@@ -27,7 +27,7 @@ from promptdsi.corpus import ReadNotes, file_documents
 from promptdsi.corpus.confined import ConfinedReader
 from promptdsi.corpus.extract import OLD_OFFICE
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 DEEP_PAGE = b"<p>top</p>" + b"<div>" * 100_000 + b"bottom"  # takes seconds to read
 LAUGHS = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
 ENTITIES = f'<!DOCTYPE r [<!ENTITY a0 "ha">{LAUGHS}<!ENTITY secret SYSTEM "file:///etc/passwd">]>'
@@ -292,7 +292,7 @@ def test_a_list_of_pages_in_front_matter_is_not_taken_for_ours(outcome: Outcome)
 def ordinary_user() -> Iterator[None]:
     """Not root, who may read everything."""
     user = os.geteuid()
-    os.seteuid(user or NOBODY)
+    os.seteuid(user or UNPRIVILEGED)
     yield
     os.seteuid(user)
 

@@ -14,9 +14,9 @@ class LineProcess:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.first = self._read()
 
-    def ask(self, question: Any) -> Any:
+    def request(self, message: Any) -> Any:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
         return self._read()
 

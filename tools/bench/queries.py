@@ -158,7 +158,7 @@ class Contestant(LineProcess):
         self.memory: dict[str, float] = {}
 
     def rank_queries(self, batches: list[list[str]]) -> list[float]:
-        timing = self.ask(batches)
+        timing = self.request(batches)
         self.memory = timing["memory"]
         return list(timing["seconds"])
 

@@ -48,7 +48,7 @@ class Rival(LineProcess):
         self.rankings: list[list[str]] = []
 
     def rank(self, queries: list[str]) -> None:
-        for seconds, docids in self.ask(queries):
+        for seconds, docids in self.request(queries):
             self.seconds.append(seconds)
             self.rankings.append(docids)
 
