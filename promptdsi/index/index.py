@@ -154,10 +154,9 @@ class Index:
     def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
         """Train what was not trained yet, one generation for each corpus; D0 only where it is alone, with more `effort` than before."""
         from promptdsi.index import effort as levels
-        from promptdsi.index.arrivals import checked
 
         store = self._committed(self._writable())  # should one corpus fail, those before it stay tuned
-        reports = levels.tune(store, effort, device=self.opening.device, **checked(options, TuneOptions))
+        reports = levels.tune(store, effort, device=self.opening.device, **options)
         self.report = reports[-1] if reports else self.report
         return reports
 
@@ -166,8 +165,8 @@ class Index:
         from promptdsi.index import sync
         from promptdsi.index.arrivals import checked
 
-        paths = [Path(folder) for folder in ([folders] if isinstance(folders, str | Path) else folders)]
-        return self._committed(sync.sync(self._writable(), paths, device=self.opening.device, **checked(options, SyncOptions)))
+        paths, chosen = [folders] if isinstance(folders, str | Path) else folders, checked(options, SyncOptions)
+        return self._committed(sync.sync(self._writable(), list(map(Path, paths)), device=self.opening.device, **chosen))
 
     def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
         """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
