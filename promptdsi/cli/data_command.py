@@ -23,7 +23,7 @@ LISTED = 10  # documents without queries that are named; all are counted
 def data(
     source: Annotated[
         str,
-        typer.Argument(help="demo, squadx, nq320k, msmarco300k, irds:ID, or a corpus: BEIR folder, .jsonl, .tsv, folder of text files."),
+        typer.Argument(help="demo, squadx, nq320k, msmarco300k, irds:ID, or a corpus: BEIR folder, .jsonl, .tsv, folder of files."),
     ],
     *,
     folder: Annotated[Path, typer.Option("--output", "-o", help="Folder to write the stream to.")],

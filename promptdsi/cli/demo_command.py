@@ -61,7 +61,7 @@ def demo(
         f'search {folder}/index "how do bees tell each other where flowers are" --explain',
         f"serve {folder}/index --allow-write     # a page: search, why, timeline, map, add, delete and undo",
         f"eval {folder}/index {folder}/stream/d3",
-        "create my-index my-documents/     # a folder of text files, a .jsonl or a BEIR folder",
+        "create my-index my-documents/     # a folder of files (text, PDF, Word, …), a .jsonl or a BEIR folder",
     ):
         steps.say(f"   {program} {line}")
 

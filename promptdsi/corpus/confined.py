@@ -2,8 +2,8 @@
 
     python -m promptdsi.corpus.confined         the child: reads requests from standard input, answers on standard output
 
-A request is a line of JSON (`kind`, `size`) and the bytes of the file; an answer is a line of JSON, an `Extract` or the `problem`. A child
-serves many files, one after another; one that dies or takes too long is replaced.
+A request is a line of JSON (`suffix`, `size`) and the bytes of the file; an answer is a line of JSON, an `Extract` or the `problem`. A
+child serves many files, one after another; one that dies or takes too long is replaced.
 """
 
 from __future__ import annotations
