@@ -25,7 +25,7 @@ from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import Entry, Manifest
-from promptdsi.index.results import DocumentSample, Location
+from promptdsi.index.results import Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig
 from promptdsi.model.path import Tokenizer, check_weights, cores
@@ -230,14 +230,6 @@ class Generation:
             return None
         entry = self.origin(row).entry
         return Location(entry.name, entry.since, row in self.table.deleted)
-
-    def sample(self, limit: int) -> DocumentSample:
-        """At most `limit` live documents, evenly spaced, with their rows."""
-        rows = self.live_documents()
-        if len(rows) > limit:
-            rows = [rows[position] for position in np.linspace(0, len(rows) - 1, limit).astype(int)]
-        documents, corpora = [self.document(row) for row in rows], [self.origin(row).corpus for row in rows]
-        return DocumentSample([self.table.docids[row] for row in rows], documents, corpora, self.table.vectors(rows))
 
     def stored_queries(self, number: int) -> dict[str, list[Any]]:
         """The training queries stored of a corpus, by docid."""

@@ -226,10 +226,6 @@ class Index:
         self.opened.get(docid)  # raises where there is no such document
         return search.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
 
-    def sample(self, limit: int) -> results.DocumentSample:
-        """At most `limit` documents, evenly spaced in order of arrival, with their rows."""
-        return self.opened.sample(limit)
-
     def evaluate(
         self, corpus: Corpus, *, split: str = "test", record: bool = False, run: Path | None = None, run_k: int = 100
     ) -> EvalResult:

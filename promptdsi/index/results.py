@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from promptdsi.errors import PromptDSIError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from promptdsi.corpus.corpus import Document
-
 
 MOST_CONDITIONS = 20  # of a search, on metadata
 
@@ -227,6 +220,19 @@ class CorpusSummary(NamedTuple):
     queries: bool
 
 
+class FolderSummary(NamedTuple):
+    """A folder that documents of an index came from, and the generation that last brought the index in step with it.
+
+    `prefix` stands before the paths in the folder, to make docids.
+    """
+
+    folder: str
+    prefix: str
+    documents: int
+    generation: int
+    time: str
+
+
 class IndexSummary(NamedTuple):
     """What a generation contains, from its manifest alone."""
 
@@ -250,15 +256,6 @@ class DiskUsage(NamedTuple):
     deleted: int
     leftovers: int
     purge_unfinished: bool
-
-
-class DocumentSample(NamedTuple):
-    """Some documents with their rows: `corpora` are positions in `IndexSummary.corpora`, `vectors` is (n, D)."""
-
-    docids: Sequence[str]
-    documents: Sequence[Document | None]
-    corpora: Sequence[int]
-    vectors: NDArray[np.float32]
 
 
 class EvalRecord(NamedTuple):

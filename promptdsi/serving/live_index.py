@@ -8,25 +8,30 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.index import Index
 from promptdsi.index.manifest import Manifest
+from promptdsi.index.results import FolderSummary
 from promptdsi.serving.error_responses import RETRY_AFTER, APIError, overloaded
-from promptdsi.serving.maps import draw_map
 from promptdsi.serving.worker import Worker
 
 SECONDS_BETWEEN_LOOKS = 0.2  # for a new generation
 SECONDS_BETWEEN_RETRIES = 2.0  # of an index that cannot be opened
 OLDER = 2  # generations kept open beside the newest
-MAPS = 4
-SLOW = 4  # requests that may wait for an older generation or a map
+SLOW = 4  # requests that may wait for an older generation
 SECONDS_FOR_SLOW = 60.0
-Value = TypeVar("Value")
 log = logging.getLogger("promptdsi.serving")
+
+
+class History(NamedTuple):
+    """What is known of an index from all its manifests."""
+
+    index: Index
+    generations: list[dict[str, Any]]
+    folders: list[FolderSummary]
 
 
 class LiveIndex:
@@ -39,11 +44,10 @@ class LiveIndex:
         self._newest: Index | None = None
         self._mark: bytes | None = None
         self._older: OrderedDict[int, Index] = OrderedDict()
-        self._maps: OrderedDict[int, dict[str, Any]] = OrderedDict()
-        self._generations: tuple[Index, list[dict[str, Any]]] | None = None  # as of an index
+        self._history: History | None = None
         self._refreshing, self._turn = asyncio.Lock(), asyncio.Lock()
         self._waiting = 0
-        # Two threads: a new generation is served in time while an older one or a map keeps the other busy.
+        # Two threads: a new generation is served in time while an older one keeps the other busy.
         self._follower, self._opener = Worker("serve-follow"), Worker("serve-open")
 
     @property
@@ -65,9 +69,8 @@ class LiveIndex:
     async def close(self) -> None:
         """End the threads and release the generations: the engine's threads end with them."""
         await asyncio.gather(self._follower.close(), self._opener.close())
-        self._newest = self._generations = None
+        self._newest = self._history = None
         self._older.clear()
-        self._maps.clear()
 
     async def refresh(self) -> None:
         """Serve the newest generation. If it cannot be opened, `problem` says why and the generation before stays."""
@@ -79,7 +82,6 @@ class LiveIndex:
                     self._mark = mark
                     # A purge may have erased what older generations still hold open, and another index may be in this folder now.
                     self._older.clear()
-                    self._maps.clear()
                 self.problem = None
             except Exception as error:
                 if self.problem != str(error):
@@ -102,43 +104,46 @@ class LiveIndex:
             return newest
         if not 1 <= generation <= newest.generation:
             raise APIError(404, "no_generation", f"there is no generation {generation}", f"the newest is {newest.generation}")
-        return await self._cached(self._older, OLDER, generation, lambda: self.newest.reopen(at=generation))
+        return await self._open_older(generation)
 
-    async def map(self, generation: int | None) -> dict[str, Any]:
-        """The map of a generation, computed once."""
-        index = await self.at(generation)
-        return await self._cached(self._maps, MAPS, index.generation, lambda: draw_map(index))
-
-    async def _cached(self, cache: OrderedDict[int, Value], size: int, generation: int, compute: Callable[[], Value]) -> Value:
-        """A value from its cache, or computed: one at a time, a few waiting, as it takes seconds and must not take every request slot."""
-        if generation not in cache:
+    async def _open_older(self, generation: int) -> Index:
+        """An older generation: opened one at a time, a few waiting, as it takes seconds and must not take every request slot."""
+        if generation not in self._older:
             if self._waiting >= SLOW:
-                raise overloaded("too many requests wait for older generations or maps")
+                raise overloaded("too many requests wait for older generations")
             self._waiting += 1
             try:
                 async with asyncio.timeout(SECONDS_FOR_SLOW), self._turn:
-                    if generation not in cache:
-                        newest = self._newest
-                        value = await self._opener.run(compute)
+                    if generation not in self._older:
+                        newest = self.newest
+                        index = await self._opener.run(lambda: newest.reopen(at=generation))
                         if newest is not self._newest:
-                            return value  # not kept: a purge may have made the new generation, and this holds what it erased
-                        cache[generation] = value
+                            return index  # not kept: a purge may have made the new generation, and this holds what it erased
+                        self._older[generation] = index
             except TimeoutError:
                 raise APIError(503, "timeout", "this took too long", "try again in a minute") from None
             finally:
                 self._waiting -= 1
-        cache.move_to_end(generation)
-        value = cache[generation]
-        if len(cache) > size:
-            cache.popitem(last=False)
-        return value
+        self._older.move_to_end(generation)
+        index = self._older[generation]
+        if len(self._older) > OLDER:
+            self._older.popitem(last=False)
+        return index
 
     async def generations(self) -> list[dict[str, Any]]:
         """Every generation, oldest first; read once per change."""
+        return (await self._read_history()).generations
+
+    async def folders(self) -> list[FolderSummary]:
+        """The folders that the documents came from; read once per change."""
+        return (await self._read_history()).folders
+
+    async def _read_history(self) -> History:
         newest = self.newest
-        if self._generations is None or self._generations[0] is not newest:
-            self._generations = newest, [summarize(manifest) for manifest in await asyncio.to_thread(newest.log)]
-        return self._generations[1]
+        if self._history is None or self._history.index is not newest:
+            manifests = await asyncio.to_thread(newest.log)
+            self._history = History(newest, [summarize(manifest) for manifest in manifests], Manifest.folders(manifests))
+        return self._history
 
 
 def summarize(manifest: Manifest) -> dict[str, Any]:

@@ -5,28 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Security
 from fastapi import Path as PathParameter
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
-from pydantic import ValidationError
 
 from promptdsi import __version__
 from promptdsi.corpus.confined import ConfinedReader
-from promptdsi.corpus.corpus import Document, ReadNotes
 from promptdsi.corpus.file_documents import FileDocument, document_of
-from promptdsi.corpus.reading import documents as read_documents
-from promptdsi.errors import DataError
 from promptdsi.index.index import Index
 from promptdsi.index.results import Location, SearchRequest
-from promptdsi.serving import schemas
+from promptdsi.serving import document_bodies, schemas
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.jobs import Job, JobsResponse
 from promptdsi.serving.service import Service, ServiceDep
@@ -35,11 +29,7 @@ SMALL = 200  # hits of a response that is encoded on the event loop: waking a th
 Fields = dict[str, Any]  # of a response; FastAPI validates them by the route's model
 At = Annotated[schemas.Generation | None, Query(description="as of this generation")]
 Docid = Annotated[str, PathParameter(examples=["weather-jet-stream"])]
-LINES = {"schema": {"type": "string"}, "example": '{"_id": "note-1", "title": "Tea", "text": "Green tea wants water of 75 degrees."}\n'}
-LIST = {"type": "array", "minItems": 1, "items": schemas.NewDocument.model_json_schema()}
-OBJECT = {"type": "object", "properties": {"documents": LIST}, "required": ["documents"], "additionalProperties": False}
 ANY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-BODIES = {"required": True, "content": {"application/json": {"schema": OBJECT}, "application/x-ndjson": LINES}}
 # The middleware has checked the token by then; this only puts it into the OpenAPI description.
 token = Security(HTTPBearer(auto_error=False, description="the write token"))
 reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], dependencies=[token]), APIRouter(tags=["health"])
@@ -117,6 +107,16 @@ async def list_generations(service: ServiceDep) -> Fields:
     return {"generations": await service.live.generations(), "current": service.live.newest.generation}
 
 
+@reading.get("/api/sync", response_model=schemas.SyncResponse)
+async def list_folders(service: ServiceDep) -> Fields:
+    """The folders that documents came from, and the generation that last brought the index in step with each.
+
+    The folders are not read again: what changed in them since is not known here.
+    """
+    folders = [folder._asdict() | {"folder": Path(folder.folder).name} for folder in await service.live.folders()]
+    return {"generation": service.live.newest.generation, "folders": folders}
+
+
 @reading.get("/api/retention", response_model=schemas.RetentionResponse)
 async def list_retention(service: ServiceDep) -> Fields:
     """Hits@1 and Hits@10 of each corpus at each generation, as recorded by `promptdsi eval --record`."""
@@ -128,19 +128,13 @@ async def list_retention(service: ServiceDep) -> Fields:
     return {"records": [record._asdict() | rates(record.ranks) for record in records]}
 
 
-@reading.get("/api/map", response_model=schemas.MapResponse)
-async def get_map(service: ServiceDep, at: At = None) -> Fields:
-    """Documents on a plane, those with similar rows close to each other, and the topics they form."""
-    return await service.live.map(at)
-
-
 @reading.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def get_metrics(service: ServiceDep) -> Response:
     """Figures in Prometheus' text format."""
     return Response(generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@writing.post("/api/documents", status_code=202, openapi_extra={"requestBody": BODIES})
+@writing.post("/api/documents", status_code=202, openapi_extra={"requestBody": document_bodies.BODIES})
 async def add(
     request: Request,
     service: ServiceDep,
@@ -150,13 +144,11 @@ async def add(
 ) -> Job:
     """Add documents as a new corpus, in the background: the response is a job to poll.
 
-    They come as JSON, or one a line as `application/x-ndjson`, read as strictly as a file.
+    They come as JSON, or one a line as `application/x-ndjson`, read as strictly as a file: `docid` (or `_id`), `text`, `title`, and
+    any further fields as metadata.
     """
-    readers = {"application/x-ndjson": from_lines, "application/json": from_object}
-    read = readers.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
-    if read is None:
-        raise APIError(415, "form", "documents come as application/json or application/x-ndjson")
-    documents = await asyncio.to_thread(read, await request.body())
+    content_type = request.headers.get("content-type", "")
+    documents = await asyncio.to_thread(document_bodies.documents_of, content_type, await request.body())
     taken = {corpus.corpus for corpus in service.live.newest.info().corpora} | service.jobs.open_corpora()
     if name is None:
         name = next(free for number in itertools.count(1) if (free := f"added-{number}") not in taken)
@@ -180,6 +172,15 @@ async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> Fields:
     for docid in body.docids:
         await locate(service.live.newest, docid, deleted=True)
     return await change(service, lambda index: index.undelete(body.docids))
+
+
+@writing.post("/api/rollback", response_model=schemas.ChangeResponse)
+async def rollback(body: schemas.RollbackBody, service: ServiceDep) -> Fields:
+    """Go back to an earlier generation, as a new one that equals it; another rollback undoes it."""
+    newest = service.live.newest.generation
+    if body.generation > newest:
+        raise APIError(404, "no_generation", f"there is no generation {body.generation}", f"the newest is {newest}")
+    return await change(service, lambda index: index.rollback(body.generation))
 
 
 @writing.post("/api/feedback", response_model=schemas.FeedbackResponse)
@@ -256,29 +257,3 @@ async def locate(index: Index, docid: str, *, deleted: bool = False) -> Location
     if location.deleted and not deleted:
         raise APIError(404, "deleted", f"the document {docid!r} is deleted", "undelete brings it back")
     return location
-
-
-def from_lines(body: bytes, unit: str = "line") -> list[Document]:
-    """Documents of JSON lines, read as strictly as a file; an error names the line and column."""
-    with tempfile.TemporaryFile() as file:  # a file without a name: nothing of it can be left behind
-        file.write(body)
-        file.seek(0)
-        try:
-            documents = list(read_documents(Path(f"/dev/fd/{file.fileno()}"), ReadNotes()))
-        except DataError as error:
-            column = f", column {error.column}" if error.column is not None and unit == "line" else ""
-            position = f"{unit} {error.line}{column}: " if error.line is not None else ""
-            raise APIError(422, "documents", f"{position}{error.problem}", "nothing was added") from None
-    if not documents:
-        raise APIError(422, "documents", "there is no document", "send one JSON object a line, with `_id` and `text`")
-    return documents
-
-
-def from_object(body: bytes) -> list[Document]:
-    """Documents of a JSON body, by the same reader."""
-    try:
-        documents = schemas.AddBody.model_validate_json(body).documents
-    except ValidationError as error:
-        raise RequestValidationError([{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]) from None
-    lines = [json.dumps(document.model_dump(by_alias=True)).encode("ascii") + b"\n" for document in documents]
-    return from_lines(b"".join(lines), "document")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
 from promptdsi.index import results
@@ -62,7 +62,9 @@ class NewDocument(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    id: Annotated[Docid, Field(alias="_id")]
+    docid: Annotated[
+        Docid, Field(validation_alias=AliasChoices("docid", "_id"), examples=["notes/tea.txt"], description="`_id` is accepted too")
+    ]
     text: Annotated[str, Field(min_length=1, pattern=r"\S", examples=["Green tea wants water of 75 degrees."])]
     title: Annotated[str, Field(examples=["Tea"])] = ""
 
@@ -73,6 +75,10 @@ class AddBody(RequestBody):
 
 class UndeleteBody(RequestBody):
     docids: Annotated[list[Docid], Field(min_length=1, max_length=MAX_BATCH, fail_fast=True)]
+
+
+class RollbackBody(RequestBody):
+    generation: Annotated[Generation, Integral]
 
 
 class FeedbackBody(RequestBody):
@@ -95,6 +101,8 @@ Certain = Annotated[bool, Field(description="false where the first hit is only t
 QueryHits = create_model("QueryHits", query=str, truncated=Truncated, certain=Certain, hits=list[Hit])
 SearchResponse = create_model("SearchResponse", generation=int, results=list[QueryHits])
 Facet = create_model("Facet", field=str, values=list[tuple[str, int]])
+FolderResponse = model_of(results.FolderSummary)
+SyncResponse = create_model("SyncResponse", generation=int, folders=list[FolderResponse])
 FacetsResponse = create_model("FacetsResponse", generation=int, facets=list[Facet])
 DocumentResponse = create_model(
     "DocumentResponse", docid=str, title=str, text=str, metadata=dict[str, Any], corpus=str, since=int, generation=int
@@ -111,8 +119,6 @@ ServerFields: dict[str, Any] = {"writable": bool, "limits": dict[str, int], "ver
 IndexResponse = create_model(
     "IndexResponse", name=str, generation=int, documents=int, corpora=list[CorpusResponse], **ModelFields, **ServerFields
 )
-MapTopic = create_model("MapTopic", words=list[str], count=int)
-MapPoint = create_model("MapPoint", docid=str, title=str, x=float, y=float, corpus=int, topic=int | None)
 
 
 class ErrorDetail(BaseModel):
@@ -144,17 +150,3 @@ class GenerationSummary(BaseModel):
 
 
 GenerationsResponse = create_model("GenerationsResponse", current=int, generations=list[GenerationSummary])
-
-
-class MapResponse(BaseModel):
-    """Points lie within −1 and 1 on both axes."""
-
-    generation: int
-    documents: int
-    shown: int
-    neighbor_recall: Annotated[
-        float, Field(description="share of each document's five nearest documents by row that are among its ten nearest on the map")
-    ]
-    corpora: list[str]
-    topics: list[MapTopic]
-    points: list[MapPoint]

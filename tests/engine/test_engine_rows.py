@@ -187,7 +187,7 @@ def test_products_have_their_threads_back_when_the_last_search_is_done() -> None
             assert set(allowed()) == {1}
         assert set(allowed()) == {1}
     assert allowed() == before
-    first, second = single_threaded_blas(), single_threaded_blas()  # a map and a search: who came first goes first
+    first, second = single_threaded_blas(), single_threaded_blas()  # two searches: who came first goes first
     first.__enter__(), second.__enter__()
     first.__exit__(None, None, None)
     assert set(allowed()) == {1}

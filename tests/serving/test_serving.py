@@ -128,21 +128,6 @@ def test_retention_comes_from_recorded_evaluations(writable: served.Served, plac
     }
 
 
-def test_the_map_shows_every_document_and_near_rows_near(server: served.Served, corpora: list[Corpus]) -> None:
-    drawn_map = server.client.get("/api/map").json()
-    assert drawn_map["documents"] == drawn_map["shown"] == len(drawn_map["points"]) == len(corpora[0]) + len(corpora[1])
-    assert {point["docid"] for point in drawn_map["points"]} == {point.docid for corpus in corpora[:2] for point in corpus.documents}
-    assert all(-1 <= point["x"] <= 1 and -1 <= point["y"] <= 1 for point in drawn_map["points"])
-    assert {drawn_map["corpora"][point["corpus"]] for point in drawn_map["points"]} == {"d0", "d1"}
-    counts = [0] * len(drawn_map["topics"])
-    for point in drawn_map["points"]:
-        counts[point["topic"]] += 1
-    assert counts == [topic["count"] for topic in drawn_map["topics"]] == sorted(counts, reverse=True)
-    chance = 10 / (drawn_map["shown"] - 1)
-    assert drawn_map["neighbor_recall"] > 1.3 * chance
-    assert server.client.get("/api/map", params={"at": 1}).json()["shown"] == len(corpora[0])
-
-
 def test_requests_that_arrive_together_are_encoded_together_and_answered_as_alone(server: served.Served) -> None:
     queries = [f"{word} number {place}" for place, word in enumerate(["water", "tea", "sound", "light"] * 12)]
     alone = [server.search(query, k=1 + place % 5)["results"][0] for place, query in enumerate(queries)]

@@ -29,11 +29,12 @@ def locked(path: Path) -> Iterator[served.Served]:
 def test_read_and_write_tokens_are_separate(locked: served.Served, token: str | None, read: int, write: int) -> None:
     with httpx.Client(base_url=locked.url, timeout=60) as client:
         headers = served.bearer(token) if token else {}
-        for address in ("/api/index", "/api/generations", "/api/map", "/api/jobs", "/metrics", "/api/retention"):
+        for address in ("/api/index", "/api/generations", "/api/facets", "/api/jobs", "/metrics", "/api/retention"):
             assert client.get(address, headers=headers).status_code == read, address
         assert client.post("/api/search", json={"query": "water"}, headers=headers).status_code == read
         assert client.delete("/api/documents/nobody", headers=headers).status_code == write
         assert client.post("/api/undelete", json={"docids": ["nobody"]}, headers=headers).status_code == write
+        assert client.post("/api/rollback", json={"generation": 1000}, headers=headers).status_code == write
         for address in ("/", "/healthz", "/readyz"):  # they hold nothing of the index
             assert client.get(address, headers=headers).status_code == 200
 
@@ -97,7 +98,7 @@ def test_foreign_host_names_are_not_answered(server: served.Served, host: str) -
 
 
 def test_pages_of_other_sites_cannot_even_make_the_server_work(server: served.Served) -> None:
-    answer = server.client.get("/api/map", headers={"Sec-Fetch-Site": "cross-site"})  # as an <img> elsewhere would ask
+    answer = server.client.get("/api/facets", headers={"Sec-Fetch-Site": "cross-site"})  # as an <img> elsewhere would ask
     assert answer.status_code == 403
     assert server.client.get("/api/index", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     assert server.client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200  # a link to the page is fine

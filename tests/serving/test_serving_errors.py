@@ -29,7 +29,7 @@ def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path
         server.client.put("/api/search"),
         server.client.patch("/api/documents/x"),
         server.client.get("/api/jobs/none"),
-        server.client.get("/api/map", params={"at": "x"}),
+        server.client.get("/api/facets", params={"at": "x"}),
         server.client.post("/api/documents", content=b"x", headers={"Content-Type": "text/plain"}),
     ]
     for answer in answers:

@@ -91,7 +91,6 @@ def test_a_purge_that_is_under_way_is_respected(writable: served.Served, place: 
         Index.open(place, device="cpu").purge(docid)
     served.wait_until(lambda: writable.search("water")["generation"] == 3)
     assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 404
-    assert docid not in writable.client.get("/api/map", params={"at": 2}).text
 
 
 def test_an_index_that_is_mended_is_served_again(place: Path) -> None:
@@ -107,11 +106,8 @@ def test_an_index_that_is_mended_is_served_again(place: Path) -> None:
 def test_what_is_purged_is_no_longer_served(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
     docid = corpora[1].documents[0].docid
     assert writable.client.get(f"/api/documents/{docid}", params={"at": 2}).status_code == 200
-    assert writable.client.get("/api/map").status_code == 200
     Index.open(place, device="cpu").purge(docid)
     served.wait_until(lambda: writable.search("water")["generation"] == 3)
     for at in (None, 1, 2, 3):
         answer = writable.client.get(f"/api/documents/{docid}", params={"at": at} if at else {})
         assert answer.status_code == 404
-        drawn_map = writable.client.get("/api/map", params={"at": at} if at else {}).text
-        assert docid not in drawn_map

@@ -109,6 +109,18 @@ def test_delete_and_undo(writable: served.Served, corpora: list[Corpus]) -> None
     assert writable.client.post("/api/undelete", json={"docids": ["nobody"]}).status_code == 404
 
 
+def test_rollback_and_its_undo(writable: served.Served, corpora: list[Corpus]) -> None:
+    before = writable.search("water", k=1000)["results"]
+    back = writable.client.post("/api/rollback", json={"generation": 1})
+    assert back.status_code == 200 and back.json() == {"generation": 3, "documents": len(corpora[0])}
+    assert writable.search("water", k=1000)["results"] == writable.search("water", k=1000, at=1)["results"] != before
+    undone = writable.client.post("/api/rollback", json={"generation": 2})
+    assert undone.status_code == 200 and undone.json()["generation"] == 4
+    assert writable.search("water", k=1000)["results"] == before
+    assert writable.client.post("/api/rollback", json={"generation": 4}).status_code == 400  # it is there already
+    assert writable.client.post("/api/rollback", json={"generation": 9}).json()["error"]["code"] == "no_generation"
+
+
 def test_while_another_process_writes_the_answer_is_busy(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
     with Store(place).writing():
         answer = writable.client.delete(f"/api/documents/{corpora[0].documents[0].docid}")

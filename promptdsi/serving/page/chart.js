@@ -126,7 +126,7 @@ function moveBetweenMarks(event, marks) {
 }
 
 /** Place a tooltip above a point, inside a frame that wide. */
-export function showTip(tip, text, x, y, width) {
+function showTip(tip, text, x, y, width) {
   tip.textContent = text;
   tip.hidden = false;
   const half = tip.offsetWidth / 2;

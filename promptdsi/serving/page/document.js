@@ -1,4 +1,4 @@
-// One whole document in a dialog; opened from a hit, a neighbor or a point of the map.
+// One whole document in a dialog; opened from a result or a similar document.
 import {call} from "./api.js";
 import {$, errorBox, fact, h, loading, nameOf, number} from "./dom.js";
 import {index, state} from "./state.js";

@@ -84,5 +84,5 @@ const SHAPES = [
   (r) => `M0 ${1.3 * r}L${1.2 * r} ${-0.9 * r}H${-1.2 * r}z`,
 ];
 
-/** A small shape around 0,0 as path data, which both SVG and canvas understand. */
+/** A small shape around 0,0 as path data. */
 export const shape = (i, radius) => SHAPES[i % SHAPES.length](radius);

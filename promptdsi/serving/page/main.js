@@ -2,12 +2,11 @@
 import {resumeJob, showAdd} from "./add.js";
 import {$, count} from "./dom.js";
 import {setUpFilters} from "./filters.js";
-import {setUpMap, showMap} from "./map.js";
 import {setUpSearch} from "./search.js";
 import {addressOf, index, navigate, onIndex, onState, state, watchIndex} from "./state.js";
 import {showTimeline} from "./timeline.js";
 
-const VIEWS = {search: () => {}, timeline: showTimeline, map: showMap, add: showAdd};
+const VIEWS = {search: () => {}, timeline: showTimeline, add: showAdd};
 const tabs = [...document.querySelectorAll("[data-tab]")];
 
 function showTab(entered) {
@@ -64,7 +63,6 @@ onIndex((before) => {
   if (before === null && index.writable) resumeJob().catch(() => {}); // a server without jobs has none to resume
 });
 
-setUpMap();
 setUpFilters();
 setUpSearch();
 showTab(true);

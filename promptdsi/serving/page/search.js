@@ -19,18 +19,13 @@ let answer = null; // what the page shows: {query, at, where, k, generation, hit
 let running = null; // the controller of the request under way
 let timer = null;
 let lastTyped = 0;
-const hitListeners = [];
-
-/** Called with the docids of the present hits, best first, whenever they change. */
-export const onHits = (listener) => hitListeners.push(listener);
 
 export function setUpSearch() {
   input.value = state.q;
   input.addEventListener("input", () => {
     const paused = performance.now() - lastTyped > NEW_ENTRY_MS;
     lastTyped = performance.now();
-    // The map shows hits too; the other views do not, so typing leaves them.
-    navigate({q: input.value, tab: state.tab === "map" ? "map" : "search"}, {replace: !paused});
+    navigate({q: input.value, tab: "search"}, {replace: !paused});
   });
   input.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && input.value) {
@@ -43,7 +38,7 @@ export function setUpSearch() {
   });
   $("#search-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (state.tab !== "map") navigate({tab: "search"}, {replace: true});
+    navigate({tab: "search"}, {replace: true});
     search();
   });
   addEventListener("keydown", (event) => {
@@ -97,7 +92,6 @@ function show(next) {
   document.body.classList.remove("searching");
   if (answer) showHits();
   else showStart();
-  for (const listener of hitListeners) listener(answer ? answer.hits.map((hit) => hit.docid) : []);
 }
 
 function showError(error) {

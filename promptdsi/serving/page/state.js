@@ -3,7 +3,7 @@
 import {announce, notice, sentence} from "./dom.js";
 import {call} from "./api.js";
 
-const TABS = ["search", "timeline", "map", "add"];
+const TABS = ["search", "timeline", "add"];
 const POLL_MS = 5000;
 
 export const state = read();

@@ -12,11 +12,9 @@
 
   addEventListener("DOMContentLoaded", () => {
     const button = document.getElementById("theme");
-    // The map is drawn on a canvas, which does not follow CSS by itself; hence the event.
     const changed = () => {
       button.setAttribute("aria-label", isDark() ? "Use the light theme" : "Use the dark theme");
       button.title = button.getAttribute("aria-label");
-      document.dispatchEvent(new Event("themechange"));
     };
     button.addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
