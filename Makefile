@@ -83,6 +83,7 @@ bench: .venv/dev
 	$(BIN)/python -m tools.bench.queries
 	$(BIN)/python -m tools.bench.words
 	$(BIN)/python -m tools.bench.creating
+	$(BIN)/python -m tools.bench.syncing
 	$(BIN)/python -m tools.bench.opening
 	$(BIN)/python -m tools.bench.serving
 	$(BIN)/python -m tools.bench.reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +12,13 @@ import typer
 from promptdsi.cli.add_command import MaxDrift, TrainingSeed, duration, report_progress, works_alone
 from promptdsi.cli.console import IndexPath, Output, Runtime, count_documents, open_index, print_json, use_threads
 from promptdsi.corpus.corpus import ReadNotes
-from promptdsi.errors import UsageError
+from promptdsi.errors import PromptDSIError, UsageError
 
 if TYPE_CHECKING:
     from promptdsi.index.results import SyncReport
 
 LISTED = 5  # docids of each kind of change
+RETRY_MS = 2000
 MARKS = {"added": "+", "updated": "~", "deleted": "-"}
 
 
@@ -51,6 +53,7 @@ def sync(
 
     def bring_in_step() -> None:
         notes = ReadNotes(skip=on_error == "skip", follow_links=follow_links)
+        opened.refresh()
         report = opened.sync(folders, notes=notes, **options, **report_progress(output))
         for sentence in notes.sentences():
             output.say(sentence)
@@ -61,13 +64,29 @@ def sync(
 
     bring_in_step()
     if watch:
-        from watchfiles import watch as changes
-
         output.say(f"watching {', '.join(map(str, folders))}; Ctrl-C ends it")
-        roots = [folder.resolve() for folder in folders]
-        for _ in changes(*roots, watch_filter=lambda _, path: _is_visible(Path(path), roots), raise_interrupt=False):
-            opened.refresh()
+        _watch([folder.resolve() for folder in folders], bring_in_step, output)
+
+
+def _watch(roots: list[Path], bring_in_step: Callable[[], None], output: Output) -> None:
+    """Bring the index in step after every change, until interrupted. What fails, because another process writes say, is tried again."""
+    from watchfiles import watch
+
+    behind, last_error = True, ""  # a file may have changed before watching began
+
+    def is_visible(_: object, path: str) -> bool:
+        return _is_visible(Path(path), roots)
+
+    for changed in watch(*roots, watch_filter=is_visible, raise_interrupt=False, yield_on_timeout=True, rust_timeout=RETRY_MS):
+        if not (changed or behind):
+            continue
+        try:
             bring_in_step()
+            behind, last_error = False, ""
+        except PromptDSIError as error:
+            if str(error) != last_error:
+                output.say(f"{error}; trying again every {RETRY_MS // 1000} s")
+            behind, last_error = True, str(error)
 
 
 def _is_visible(path: Path, roots: list[Path]) -> bool:
