@@ -108,6 +108,7 @@ results: .venv/dev
 	$(BIN)/promptdsi bench report experiments/words.toml $(BENCH)
 	$(BIN)/python -m tools.bench.search_quality
 	$(BIN)/python -m tools.bench.search_quality --articles
+	$(BIN)/python -m tools.bench.calibration
 	$(BIN)/python -m tools.bench.creating --efforts
 	$(BIN)/python -m tools.bench.teaching
 	$(BIN)/python -m tools.docs.build_reproduction

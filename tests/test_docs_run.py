@@ -8,6 +8,7 @@ parsed. `<!-- not run: reason -->` on the line before excepts a block.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shlex
@@ -142,7 +143,7 @@ def check_console(text: str) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
-        for target in (word for before, word in zip(words, words[1:], strict=False) if before == "make" and "=" not in word):
+        for target in (word for before, word in itertools.pairwise(words) if before == "make" and "=" not in word):
             assert target in targets, line
         places = [number for number, word in enumerate(words) if Path(word).name == "promptdsi"]
         for place in places[:1]:
