@@ -116,7 +116,9 @@ def queries(path: Path, notes: ReadNotes) -> Iterator[Query]:
 
 def document_from(fields: dict[str, Any]) -> Document:
     """Turn a parsed line into a Document, or raise ValueError. Empties `fields`; unknown ones become metadata."""
-    docid, text = _take(fields, "_id"), _take(fields, "text")
+    # Our own output says `docid`; where both are given, `docid` is metadata.
+    docid = _take(fields, "docid" if "docid" in fields and "_id" not in fields else "_id")
+    text = _take(fields, "text")
     title = fields.pop("title", None)
     document = Document(docid, text, "" if title is None else title, fields or EMPTY)
     check_document(document)

@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.errors import DataError
-from promptdsi.index.results import CorpusSummary, IndexSummary
+from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
 from promptdsi.methods.options import current_params
 
 FORMAT = 3  # 2 had no passages and no words; 1 had other names too, which `promptdsi.aliases` lists
@@ -142,6 +143,27 @@ class Manifest:
             params=self.params,
             corpora=corpora,
         )
+
+    @staticmethod
+    def folders(history: Sequence[Manifest]) -> list[FolderSummary]:
+        """The folders that documents of the newest generation came from. A sync that changed nothing made no generation."""
+        newest, synced = history[-1], dict[str, Manifest]()
+        state: Manifest | None = newest
+        while state is not None:
+            arrived = [entry.source for entry in state.corpora if entry.since == state.number and entry.source and state.kind != "teach"]
+            for folder in state.event.get("folders", arrived):
+                synced.setdefault(folder, state)
+            before = state.event["to"] if state.kind == "rollback" else state.parent  # what was rolled back is undone
+            state = history[before - 1] if before else None
+        documents, prefixes = Counter[str](), dict[str, str]()
+        for entry, deleted in zip(newest.corpora, newest.deleted_positions(), strict=True):
+            if entry.source in synced:
+                documents[entry.source] += entry.count - len(deleted)
+                prefixes[entry.source] = entry.prefix
+        return [
+            FolderSummary(folder, prefix, documents[folder], synced[folder].number, synced[folder].time)
+            for folder, prefix in prefixes.items()
+        ]
 
     def next(self, kind: str, **changes: Any) -> Manifest:
         """The generation after this one, equal to it apart from `changes`."""

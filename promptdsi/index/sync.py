@@ -139,7 +139,8 @@ def _commit(store: Store, parent: Manifest, changes: Sequence[FolderChanges], re
             manifest = replace(manifest, **fields)
         method.model_.rows.delete([docid for change in changes for docid in change.removed])
         report = replace(report, drift=check_drift(store, parent, method, options, what="what is new in the folders"))
-    event = {"added": len(report.added), "updated": len(report.updated), "deleted": len(report.deleted), "fast": options.fast}
+    counts = {"added": len(report.added), "updated": len(report.updated), "deleted": len(report.deleted), "fast": options.fast}
+    event = counts | {"folders": [str(change.source.folder) for change in changes]}
     tombstones = tuple(sorted({*parent.tombstones, *hidden}))
     committed = store.commit(parent.next("sync", tombstones=tombstones, event=event, **fields))
     return replace(report, generation=committed.number)

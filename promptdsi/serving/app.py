@@ -18,7 +18,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
@@ -26,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptdsi import __version__
 from promptdsi.errors import PromptDSIError
-from promptdsi.serving import routes
+from promptdsi.serving import api_page, routes
 from promptdsi.serving.access import Access, Limits
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.middleware import ServingMiddleware
@@ -38,10 +38,24 @@ SECONDS_TO_DRAIN = 5  # for requests; background work gets the rest of the ten s
 MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorResponse} for status in (400, 401, 403, 404, 408, 413, 421, 422, 429, 500, 503)
+ERRORS = {
+    400: "the request makes no sense to the index, such as a condition that is none",
+    401: "a token is missing or wrong",
+    403: "the token may not do this, the server is read only, or the request comes from another site",
+    404: "there is no such document, generation, job or address",
+    408: "the body did not arrive in time",
+    413: "the body is too large",
+    421: "the server does not answer to this host name",
+    422: "the request does not fit this description",
+    429: "too much at once; the header Retry-After says when to try again",
+    500: "an error of the server, which its log explains",
+    503: "the index is not open yet, cannot be read, or the search took too long",
 }
-WRITE_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorResponse} for status in (409, 415, 507)}
+WRITE_ERRORS = {
+    409: "the index refuses the change, or another process is writing to it",
+    415: "a content type that is not read",
+    507: "the index could not be written",
+}
 DESCRIPTION = "Search an index that lives in a model's weights, see what each generation learned, and add to it."
 
 
@@ -63,10 +77,11 @@ def create_app(
     app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = service
-    app.include_router(routes.reading, responses=ERRORS)
-    app.include_router(routes.writing, responses=ERRORS | WRITE_ERRORS)
+    app.include_router(routes.reading, responses=error_responses(ERRORS))
+    app.include_router(routes.writing, responses=error_responses(dict(sorted((ERRORS | WRITE_ERRORS).items()))))
     app.include_router(routes.health)
     app.add_api_route("/", get_page, include_in_schema=False)
+    app.add_api_route("/docs", get_api_page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_exception_handler(RequestValidationError, raise_validation_error)
     app.add_exception_handler(HTTPException, raise_http_error)
@@ -74,8 +89,17 @@ def create_app(
     return app
 
 
+def error_responses(meanings: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """Statuses as the OpenAPI description has them."""
+    return {status: {"model": ErrorResponse, "description": meaning} for status, meaning in meanings.items()}
+
+
 async def get_page() -> Response:
     return FileResponse(PAGE / "index.html")
+
+
+async def get_api_page(request: Request) -> Response:
+    return HTMLResponse(api_page.render(request.app.openapi(), f"{request.url.scheme}://{request.url.netloc}"))
 
 
 # The middleware turns exceptions into responses; these two the framework would otherwise answer in a form of its own.
@@ -85,7 +109,7 @@ async def raise_validation_error(request: Request, error: Exception) -> Response
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
     message = f"{field}: {first['msg']}" if field else str(first["msg"])
-    raise APIError(422, "invalid", message, "see /openapi.json")
+    raise APIError(422, "invalid", message, "see /docs")
 
 
 async def raise_http_error(request: Request, error: Exception) -> Response:

@@ -29,7 +29,7 @@ log = logging.getLogger("promptdsi.serving")
 class History(NamedTuple):
     """What is known of an index from all its manifests."""
 
-    index: Index
+    as_of: Index
     generations: list[dict[str, Any]]
     folders: list[FolderSummary]
 
@@ -140,7 +140,7 @@ class LiveIndex:
 
     async def _read_history(self) -> History:
         newest = self.newest
-        if self._history is None or self._history.index is not newest:
+        if self._history is None or self._history.as_of is not newest:
             manifests = await asyncio.to_thread(newest.log)
             self._history = History(newest, [summarize(manifest) for manifest in manifests], Manifest.folders(manifests))
         return self._history

@@ -19,7 +19,7 @@ from promptdsi.serving.service import Service
 
 log = logging.getLogger("promptdsi.serving")
 HEALTH = ("/healthz", "/readyz")  # answered however many other requests there are
-PUBLIC = ("/", *HEALTH, "/openapi.json", "/favicon.ico")  # show nothing of the index: the page fetches its data later
+PUBLIC = ("/", *HEALTH, "/docs", "/openapi.json", "/favicon.ico")  # show nothing of the index: the page fetches its data later
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -194,7 +194,9 @@ async def feedback(body: schemas.FeedbackBody, service: ServiceDep) -> Fields:
 
 @writing.post("/api/read", response_model=schemas.ReadResponse, openapi_extra={"requestBody": {"required": True, "content": ANY}})
 async def read_file(
-    request: Request, service: ServiceDep, name: Annotated[schemas.Docid, Query(description="the file's name, whose suffix tells its kind")]
+    request: Request,
+    service: ServiceDep,
+    name: Annotated[schemas.Docid, Query(description="the file's name, whose suffix tells its kind", examples=["tea.pdf"])],
 ) -> Fields:
     """The document that a file is read as, by the same reader as `promptdsi add`; nothing is stored. The body is the file."""
     contents = await request.body()
@@ -218,7 +220,7 @@ async def list_jobs(service: ServiceDep) -> Fields:
 
 
 @reading.get("/api/jobs/{job_id}")
-async def get_job(job_id: str, service: ServiceDep) -> Job:
+async def get_job(job_id: Annotated[str, PathParameter(examples=["0f4c5b1214c8a2f7"])], service: ServiceDep) -> Job:
     """The progress of an addition, at the end its report or error."""
     job = next((job for job in service.jobs.listed() if job.id == job_id), None)
     if job is None:

@@ -82,7 +82,7 @@ class RollbackBody(RequestBody):
 
 
 class FeedbackBody(RequestBody):
-    query: QueryText
+    query: Annotated[QueryText, Field(examples=["why does the jet stream bend"])]
     docid: Docid
 
 

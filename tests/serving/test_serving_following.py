@@ -27,6 +27,35 @@ def test_a_generation_of_another_writer_is_served_within_a_second(writable: serv
     assert docid in {hit["docid"] for hit in writable.search("water", k=1000)["results"][0]["hits"]}
 
 
+def test_folders_are_named_with_the_generation_that_last_changed_them(writable: served.Served, place: Path, tmp_path: Path) -> None:
+    assert writable.client.get("/api/sync").json() == {"generation": 2, "folders": []}
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("tea.txt", "lamp.txt"):
+        (folder / name).write_text(f"A note about a {name}.")
+    index = Index.open(place, device="cpu")
+
+    def synced() -> list[tuple[str, str, int, int]]:
+        served.wait_until(lambda: writable.client.get("/api/sync").json()["generation"] == index.generation)
+        answer = writable.client.get("/api/sync")
+        assert str(tmp_path) not in answer.text
+        times = {entry["generation"]: entry["time"] for entry in writable.client.get("/api/generations").json()["generations"]}
+        assert all(entry["time"] == times[entry["generation"]] for entry in answer.json()["folders"])
+        return [(entry["folder"], entry["prefix"], entry["documents"], entry["generation"]) for entry in answer.json()["folders"]]
+
+    index.sync(folder, fast=True)
+    assert synced() == [("notes", "notes/", 2, 3)]
+    index.teach([("where is the lamp", "notes/lamp.txt")])
+    assert synced() == [("notes", "notes/", 2, 3)]  # a correction is not a sync
+    (folder / "tea.txt").unlink()
+    index.sync(folder, fast=True)
+    assert synced() == [("notes", "notes/", 1, 5)]  # nor does it need anything new
+    index.rollback(3)
+    assert synced() == [("notes", "notes/", 2, 3)]  # what was rolled back is undone
+    index.rollback(2)
+    assert synced() == []
+
+
 def test_a_generation_that_cannot_be_opened_leaves_the_one_before(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
     before = writable.search("water", k=1000)
     blobs = set((place / "blobs").iterdir())

@@ -78,6 +78,30 @@ def test_errors_in_documents_name_the_line(server: served.Served, body: bytes, m
     assert server.client.get("/api/jobs").json()["jobs"] == []
 
 
+def test_documents_are_named_by_docid_or_by_id_not_both(writable: served.Served) -> None:
+    texts = [{"docid": "by-docid", "text": "Green tea wants cool water."}, {"_id": "by-id", "text": "Black tea wants hot water."}]
+    both = {"docid": "one", "_id": "two", "text": "White tea."}
+    for documents in ([both], [*texts, both]):
+        for refused in (
+            writable.client.post("/api/documents", json={"documents": documents}),
+            writable.client.post(
+                "/api/documents",
+                content="\n".join(map(json.dumps, documents)),
+                headers={"Content-Type": "application/x-ndjson"},
+            ),
+        ):
+            assert refused.status_code == 422 and "has both `docid` and `_id`" in refused.json()["error"]["message"], refused.text
+    missing = writable.client.post("/api/documents", json={"documents": [{"text": "White tea."}]})
+    assert missing.status_code == 422 and missing.json()["error"]["message"].startswith("documents.0.docid: ")
+    assert writable.wait(writable.client.post("/api/documents", json={"documents": texts}, params={"fast": True}).json())["state"] == "done"
+    lines = json.dumps({"docid": "by-line", "text": "Mint tea."}) + "\n"
+    job = writable.client.post("/api/documents?fast=1", content=lines, headers={"Content-Type": "application/x-ndjson"}).json()
+    assert writable.wait(job)["state"] == "done"
+    for docid in ("by-docid", "by-id", "by-line"):
+        document = writable.client.get(f"/api/documents/{docid}").json()
+        assert document["docid"] == docid and document["metadata"] == {}
+
+
 def test_a_worker_that_dies_leaves_the_index_as_it_was(writable: served.Served, place: Path, corpora: list[Corpus]) -> None:
     import psutil
 
