@@ -5,6 +5,8 @@ import {$, announce, count, duration, empty, errorBox, fact, h, number, percent,
 import {index, refreshIndex} from "./state.js";
 
 const POLL_MS = 400;
+const PREVIEWED = 20;
+const BEGINNING = 220; // characters of a document in its preview
 const LINES = /\.(jsonl|ndjson)$/i;
 
 let ready = null; // {lines, documents}: what would be sent
@@ -14,7 +16,7 @@ const chosen = h("p", {role: "status"});
 const outcome = h("div", {class: "outcome"});
 const files = h("input", {type: "file", multiple: true, "data-testid": "files",
   onchange: () => prepare([...files.files])});
-const name = h("input", {id: "corpus-name", type: "text", autocomplete: "off", spellcheck: "false", required: true});
+const name = h("input", {id: "collection-name", type: "text", autocomplete: "off", spellcheck: "false", required: true});
 const fast = h("input", {type: "checkbox"});
 const update = h("input", {type: "checkbox"});
 const start = h("button", {type: "submit", class: "main", disabled: true, "data-testid": "start-add"}, "Add documents");
@@ -23,19 +25,20 @@ export function showAdd() {
   if (!index || built === index.writable) return;
   built = index.writable;
   if (!index.writable) {
-    $("#add-body").replaceChildren(empty("This server only reads.",
+    $("#add-body").replaceChildren(empty("Documents cannot be added here.",
       h("p", {class: "soft"}, prose("Start it with `promptdsi serve INDEX --allow-write` to add and delete documents here, " +
-        "or add them with `promptdsi add INDEX CORPUS`; this page notices."))));
+        "or add them with `promptdsi add INDEX FOLDER`; this page notices."))));
     return;
   }
   const drop = h("label", {class: "drop", ondragover: drag, ondragleave: drag, ondrop: drag}, files,
     h("span", {class: "lead"}, "Drop files here, or choose them"),
-    h("span", {class: "soft"}, "Text, Markdown, PDF, Word, PowerPoint, web pages, EPUB, e-mail and more; or one .jsonl with a document per line."));
+    h("span", {class: "soft"}, "PDF, Word, PowerPoint, text, Markdown, web pages, e-books, e-mail and more"));
   $("#add-body").replaceChildren(
     h("form", {class: "add", onsubmit: (event) => { event.preventDefault(); send(); }}, drop, chosen,
-      h("div", {class: "field"}, h("label", {for: name.id}, "Name of this corpus (the documents added together)"), name),
-      option(fast, "Add without training (fast)", "Searchable at once, with less accuracy; `promptdsi tune INDEX` trains them later."),
-      option(update, "Replace documents that changed", "Otherwise a document whose id is in the index with other content is refused."),
+      h("div", {class: "field"}, h("label", {for: name.id}, "Name of this collection"), name,
+        h("span", {class: "soft small"}, "Documents added together form a collection. The name is shown with each result.")),
+      option(fast, "Add quickly", "They can be found sooner, a little less well. `promptdsi tune INDEX` trains them later."),
+      option(update, "Replace documents that changed", "A file with the name of one that is here takes its place. Otherwise it is refused."),
       start),
     outcome);
 }
@@ -105,13 +108,24 @@ async function readByServer(list) {
   return {lines: read.map(line).join("\n"), read, notes, refused};
 }
 
-/** How files were read, before anything is added: title, beginning, and what was left out. */
+const shortened = (text) => (text.length > BEGINNING ? `${text.slice(0, BEGINNING).replace(/\S*$/, "")}…` : text);
+
+/** How files were read, before anything is added: title, size, beginning, and what was left out. */
 function preview({read = [], notes = [], refused = []}) {
   if (read.length + refused.length === 0) return null;
-  const entry = ({docid, title, text}) => h("li", {}, h("b", {}, title || docid), " ", h("span", {class: "soft"}, text.slice(0, 160)));
-  return h("details", {class: "preview", open: read.length <= 3, "data-testid": "preview"}, h("summary", {}, "How they were read"),
-    h("ul", {}, read.slice(0, 20).map(entry), notes.map((note) => h("li", {class: "soft"}, note)),
-      refused.map((error) => h("li", {class: "soft"}, `Not added: ${error.message}`))));
+  const entry = (document) => h("li", {}, h("b", {}, document.title || document.docid), h("p", {class: "soft small"}, sizeOf(document)),
+    h("p", {class: "small"}, shortened(document.text)));
+  return h("details", {class: "preview", open: read.length <= 3, "data-testid": "preview"}, h("summary", {}, "How the files were read"),
+    h("ul", {}, read.slice(0, PREVIEWED).map(entry),
+      read.length > PREVIEWED && h("li", {class: "soft"}, `and ${count(read.length - PREVIEWED, "more document")}`),
+      notes.map((note) => h("li", {class: "soft"}, note)),
+      refused.map((error) => h("li", {class: "refused"}, `Not added: ${error.message}`))));
+}
+
+/** File name, pages and words of a document that was read. */
+function sizeOf({docid, text, metadata}) {
+  const words = text.split(/\s+/).filter(Boolean).length;
+  return [docid, metadata.pages?.length > 1 && count(metadata.pages.length, "page"), count(words, "word")].filter(Boolean).join(" · ");
 }
 
 async function decode(file) {
@@ -128,13 +142,15 @@ function checkSize(bytes) {
   const mib = (size) => `${(size / 2 ** 20).toFixed(1)} MiB`;
   if (bytes > index.limits.body) {
     throw problem(`That is ${mib(bytes)}, and the server takes ${mib(index.limits.body)} at a time`,
-      "Add it in parts, or use `promptdsi add INDEX CORPUS`, which has no such limit.");
+      "Add it in parts, or use `promptdsi add INDEX FOLDER`, which has no such limit.");
   }
 }
 
-/** Names of corpora are unique in an index. */
+const takenNames = () => new Set(index.corpora.map((corpus) => corpus.name));
+
+/** Names of collections are unique in an index. */
 function freeName(base) {
-  const taken = new Set(index.corpora.map((corpus) => corpus.name));
+  const taken = takenNames();
   let free = base;
   for (let i = 2; taken.has(free); i++) free = `${base}-${i}`;
   return free;
@@ -142,6 +158,10 @@ function freeName(base) {
 
 async function send() {
   const sent = ready;
+  if (takenNames().has(name.value.trim())) {
+    outcome.replaceChildren(errorBox(problem(`There is a collection named ${name.value.trim()} already`, "Give this one another name.")));
+    return;
+  }
   const options = new URLSearchParams({name: name.value.trim(), fast: fast.checked, update: update.checked});
   outcome.replaceChildren();
   start.disabled = true;
@@ -186,12 +206,12 @@ async function follow(job) {
     return false;
   }
   outcome.replaceChildren(reportOf(job.report));
-  announce(`Added. The index is at generation ${job.report.generation}.`);
+  announce(`Added ${job.report.corpus}.`);
   await refreshIndex();
   return true;
 }
 
-function showProgress({corpus, stage, done, total, unit, seconds, state}) {
+function showProgress({corpus, done, total, seconds, state}) {
   // Kept from call to call: a new bar each time would neither glide nor be followed by screen readers.
   const card = $("[data-testid=progress]", outcome) ?? h("div", {class: "card", "data-testid": "progress"},
     h("p", {class: "line"}, h("b", {}, corpus), h("span", {class: "stage"}), h("span", {class: "figure soft"})),
@@ -203,28 +223,28 @@ function showProgress({corpus, stage, done, total, unit, seconds, state}) {
   bar.firstChild.style.width = measurable ? `${100 * done / total}%` : "";
   if (measurable) bar.setAttribute("aria-valuenow", Math.round(100 * done / total));
   else bar.removeAttribute("aria-valuenow");
-  $(".stage", card).textContent = state === "waiting" ? "waiting for its turn" : stage ?? "at work";
-  const amount = measurable ? `${number(done)} of ${number(total)} ${unit ?? ""} · ` : "";
-  $(".figure", card).textContent = amount + duration(seconds);
+  $(".stage", card).textContent = state === "waiting" ? "waits for its turn" : "is being learned";
+  $(".figure", card).textContent = duration(seconds);
   if (card.isConnected) return;
   outcome.replaceChildren(card);
   outcome.scrollIntoView({block: "nearest"});
 }
 
 function reportOf(report) {
+  const fresh = report.added - report.updated;
+  const counts = [fresh > 0 && `${number(fresh)} new`, report.updated > 0 && `${number(report.updated)} replaced`,
+    report.unchanged > 0 && `${number(report.unchanged)} unchanged`].filter(Boolean).join(", ");
   return h("div", {class: "card", "data-testid": "report"},
-    h("p", {class: "lead"}, `${report.corpus} is in the index`),
+    h("p", {class: "lead"}, `${report.corpus} can be searched now`),
     h("dl", {class: "facts"},
-      fact("Generation", report.generation),
-      fact("Documents added", report.added,
-        report.updated > 0 && ` (${report.updated} replaced)`, report.unchanged > 0 && `, ${report.unchanged} unchanged`),
+      fact("Documents", `${counts}; this is version ${report.generation}`),
       fact("Time", duration(report.seconds)),
-      fact("Hits@10 on dev queries", report.dev_hits10 !== null &&
-        `${percent(report.dev_hits10)} of ${count(report.dev_queries, "query", "queries")}`),
-      fact("Drift", report.drift &&
-        `Hits@10 on stored queries of earlier corpora ${percent(report.drift.before)} → ${percent(report.drift.after)}`),
-      fact("Truncated", report.truncated > 0 && `${count(report.truncated, "document")} longer than the model reads`),
-      fact("Not findable", report.unfindable_count === 0 ? `None: each of ${count(report.examined, "document")} looked at is found by one of its training queries.`
-        : documentList(report.unfindable, report.unfindable_count))),
-    report.fast && h("p", {class: "soft"}, prose("These documents are not trained yet; `promptdsi tune INDEX` does that.")));
+      fact("Test questions", report.dev_hits10 !== null &&
+        `${percent(report.dev_hits10)} of ${count(report.dev_queries, "question")} about these documents find the right one in the first ten results`),
+      fact("Older documents", report.drift &&
+        `${percent(report.drift.after)} of the test questions about them find the right one in the first ten results; before, ${percent(report.drift.before)}`),
+      fact("Too long", report.truncated > 0 && `${count(report.truncated, "document")} could not be read to the end`),
+      fact("Self-check", report.unfindable_count === 0 ? `Each of ${count(report.examined, "document")} tried is found.`
+        : ["These are hard to find:", documentList(report.unfindable, report.unfindable_count)])),
+    report.fast && h("p", {class: "soft"}, prose("These documents were added quickly and are not trained yet; `promptdsi tune INDEX` does that.")));
 }

@@ -1,8 +1,9 @@
-// The retention chart: one line per corpus over the generations, drawn by hand as SVG, with a table beside it.
+// Do new documents push out old ones? A chart with one line per collection over the versions, drawn by hand as SVG, with a table.
 // Lines differ in shape of points and dashes as well as color, and carry their names at their ends.
 import {choice, colorOf, h, percent, shape, svg} from "./dom.js";
 
-const METRICS = {hits10: "Hits@10", hits1: "Hits@1"};
+const METRICS = {hits10: "In the first ten", hits1: "First"};
+const SAYS = {hits10: "found in the first ten", hits1: "found first"};
 const DASHES = ["", "6 4", "2 3", "9 3 2 3", "12 4"];
 const LABEL_GAP = 18;
 const MARGIN = {top: 16, right: 118, bottom: 40, left: 46};
@@ -19,11 +20,13 @@ export function retentionChart(records) {
   new ResizeObserver(draw).observe(place);
   table.append(tableOf(series, metric));
   return h("figure", {class: "retention"},
-    choice("Measure", METRICS, metric, (chosen) => { metric = chosen; draw(); }),
+    h("h2", {}, "Is what was added still found?"),
+    h("p", {class: "soft"}, "The share of each collection’s test questions that find their document, version by version."),
+    choice("Where in the results", METRICS, metric, (chosen) => { metric = chosen; draw(); }),
     place, h("details", {}, h("summary", {}, "The same as a table"), table));
 }
 
-/** Records by corpus, in order of their first generation; a later record of the same thing replaces an earlier one. */
+/** Records by collection, in order of their first version; a later record of the same thing replaces an earlier one. */
 function seriesOf(records) {
   const splits = new Set(records.map((record) => record.split));
   const byName = new Map();
@@ -58,7 +61,7 @@ function drawLines(place, series, metric) {
     group.append(svg("polyline", {points: points.map((point) => `${x(point.generation)},${y(point[metric])}`).join(" "),
       "stroke-dasharray": DASHES[i % DASHES.length]}));
     marks.push(points.map((point) => {
-      const text = `${name}, generation ${point.generation}: ${METRICS[metric]} ${percent(point[metric])} of ${point.n} queries`;
+      const text = `${name}, version ${point.generation}: ${percent(point[metric])} of ${point.n} questions ${SAYS[metric]}`;
       const mark = svg("path", {d: shape(i, 4.5), tabindex: -1, role: "img", "aria-label": text, class: "mark",
         transform: `translate(${x(point.generation)} ${y(point[metric])})`});
       const show = () => showTip(tip, text, x(point.generation), y(point[metric]), width);
@@ -72,7 +75,7 @@ function drawLines(place, series, metric) {
   marks[0][0].setAttribute("tabindex", 0);
 
   place.replaceChildren(svg("svg", {width, height, role: "group",
-    "aria-label": `${METRICS[metric]} per corpus over generations. Arrow keys move between points.`,
+    "aria-label": `Questions ${SAYS[metric]}, per collection and version. Arrow keys move between points.`,
     onkeydown: (event) => moveBetweenMarks(event, marks)},
     axes({first, last, lowest, x, y, right, bottom, height}), lines, endLabels(series, metric, x, y, right, bottom)), tip);
 }
@@ -86,7 +89,7 @@ function axes({first, last, lowest, x, y, right, bottom, height}) {
     rows.map((share) => [svg("line", {x1: MARGIN.left, x2: right, y1: y(share), y2: y(share)}),
       svg("text", {x: MARGIN.left - 8, y: y(share) + 4, "text-anchor": "end"}, `${Math.round(share * 1000) / 10}`)]),
     columns.map((generation) => svg("text", {x: x(generation), y: bottom + 18, "text-anchor": "middle"}, generation)),
-    svg("text", {x: (MARGIN.left + right) / 2, y: height - 4, "text-anchor": "middle"}, "generation"),
+    svg("text", {x: (MARGIN.left + right) / 2, y: height - 4, "text-anchor": "middle"}, "version"),
     svg("text", {x: 0, y: 10}, "%"));
 }
 
@@ -137,9 +140,9 @@ function showTip(tip, text, x, y, width) {
 
 function tableOf(series, metric) {
   const generations = [...new Set(series.flatMap(({points}) => points.map((point) => point.generation)))].sort((a, b) => a - b);
-  return h("table", {}, h("caption", {class: "unseen"}, `${METRICS[metric]} in percent, per corpus and generation`),
-    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, METRICS[metric]),
-      generations.map((generation) => h("th", {scope: "col"}, generation)), h("th", {scope: "col"}, "queries"))),
+  return h("table", {}, h("caption", {class: "unseen"}, `Percent of questions ${SAYS[metric]}, per collection and version`),
+    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Version"),
+      generations.map((generation) => h("th", {scope: "col"}, generation)), h("th", {scope: "col"}, "questions"))),
     h("tbody", {}, series.map(({name, points}) => h("tr", {}, h("th", {scope: "row"}, name),
       generations.map((generation) => {
         const point = points.find((candidate) => candidate.generation === generation);

@@ -6,7 +6,7 @@ import {index, state} from "./state.js";
 const LISTED = 10;
 let latest = 0; // a slow answer must not replace a document that was opened after it
 
-/** Opens a document. `hit` is the hit it was opened from, if any: its passage is marked and scrolled to. */
+/** Opens a document. `hit` is the result it was opened from, if any: its passage is marked and scrolled to. */
 export async function openDocument(docid, hit = null) {
   const request = ++latest;
   const dialog = $("#document");
@@ -25,7 +25,7 @@ export async function openDocument(docid, hit = null) {
       h("p", {class: "meta"}, h("span", {class: "docid"}, stored.docid), badge(stored)),
       h("div", {class: "text"},
         stored.text ? withPassage(stored, hit) : h("p", {class: "soft"}, index?.store === "text"
-          ? "This document has no text." : "This index keeps no text of its documents.")),
+          ? "This document has no text." : "The text of documents is not kept here.")),
       metadata(stored.metadata));
   } catch (error) {
     if (request !== latest) return;
@@ -36,7 +36,7 @@ export async function openDocument(docid, hit = null) {
   $(".passage", dialog)?.scrollIntoView({block: "start"});
 }
 
-/** The text with the passage of the hit in <mark>, unless the document was replaced since the hit was found. */
+/** The text with the passage of the result in <mark>, unless the document was replaced since the search. */
 function withPassage(stored, hit) {
   if (!hit?.passage || hit.since !== stored.since) return stored.text;
   const characters = Array.from(stored.text); // the server counts whole characters; strings here count the halves of some
@@ -45,9 +45,9 @@ function withPassage(stored, hit) {
   return [part(0, start), h("mark", {class: "passage", "data-testid": "passage"}, part(start, end)), part(end)];
 }
 
-/** The corpus a document came with, and since which generation it is there. */
+/** The collection a document came with. */
 export const badge = ({corpus, since}) =>
-  h("span", {class: "badge", title: `Added with the corpus ${corpus} in generation ${since}`}, h("b", {}, corpus), ` generation ${since}`);
+  h("span", {class: "badge", title: `Added in version ${since}`}, h("span", {class: "unseen"}, "collection "), corpus);
 
 function metadata(values) {
   const entries = Object.entries(values ?? {});

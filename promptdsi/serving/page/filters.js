@@ -7,10 +7,16 @@ const FIELDS = 5; // shown at a time: more would be a form
 const UNFIT = /[,*]/; // in a value they would mean something else in a condition
 
 let loadedFor = null;
+const clear = h("button", {type: "button", class: "link", "data-testid": "clear-filters", onclick: clearFilters}, "Clear filters");
 
 export function setUpFilters() {
   onIndex(load);
   onState((before) => { if (String(before.where) !== String(state.where)) mark(); });
+}
+
+export function clearFilters() {
+  navigate({where: []});
+  $("#query").focus(); // the button is hidden now
 }
 
 async function load() {
@@ -27,7 +33,7 @@ function show(facets) {
   const fit = facets.map(({field, values}) => ({field, values: values.filter(([value]) => value && !UNFIT.test(value))}))
     .filter(({values}) => values.length > 1 && values.some(([, documents]) => documents > 1)).slice(0, FIELDS);
   $("#filters").hidden = fit.length === 0;
-  $("#filters").replaceChildren(...fit.map(choice));
+  $("#filters").replaceChildren(...fit.map(choice), clear);
   mark();
 }
 
@@ -42,6 +48,7 @@ function choose() {
 
 /** The choices that the address asks for. */
 function mark() {
+  clear.hidden = state.where.length === 0;
   for (const select of document.querySelectorAll("#filters select")) {
     const start = `${select.dataset.field}=`;
     select.value = state.where.find((condition) => condition.startsWith(start))?.slice(start.length) ?? "";

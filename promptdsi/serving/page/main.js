@@ -1,12 +1,12 @@
-// The beginning: header, tabs and the as-of banner; each view is a module of its own.
+// The beginning: header, tabs and the banner of an earlier version; each view is a module of its own.
 import {resumeJob, showAdd} from "./add.js";
 import {$, count} from "./dom.js";
 import {setUpFilters} from "./filters.js";
 import {setUpSearch} from "./search.js";
 import {addressOf, index, navigate, onIndex, onState, state, watchIndex} from "./state.js";
-import {showTimeline} from "./timeline.js";
+import {showVersions} from "./versions.js";
 
-const VIEWS = {search: () => {}, timeline: showTimeline, add: showAdd};
+const VIEWS = {search: () => {}, versions: showVersions, add: showAdd};
 const tabs = [...document.querySelectorAll("[data-tab]")];
 
 function showTab(entered) {
@@ -22,16 +22,17 @@ function showTab(entered) {
 
 function showBanner() {
   $("#as-of").hidden = state.at === null;
-  const now = index ? `; the index is now at ${index.generation}` : "";
-  $("#as-of span").textContent = state.at === null ? "" : `Searching as of generation ${state.at}${now}.`;
+  const now = index ? ` The present one is version ${index.generation}.` : "";
+  $("#as-of span").textContent = state.at === null ? "" : `You are searching version ${state.at}.${now}`;
 }
 
 function showHeader() {
   $("#name").textContent = index.name;
-  $("#size").textContent = `${count(index.documents, "document")} · generation ${index.generation}`;
-  const prompts = index.prompts === "none" ? "" : `, ${index.prompts} prompts`;
-  $("#about").textContent =
-    `PromptDSI ${index.version} · ${index.method}${prompts} · ${index.backbone}, vectors of ${index.width} · stores ${index.store}`;
+  $("#size").textContent = `${count(index.documents, "document")} · version ${index.generation}`;
+  const prompts = index.prompts === "none" ? "" : ` with ${index.prompts} prompts`;
+  const text = index.store === "text" ? "the text of its documents" : index.store === "title" ? "the titles of its documents" : "no text";
+  $("#about").textContent = `PromptDSI ${index.version}. Method ${index.method}${prompts}; ` +
+    `language model ${index.backbone}, ${index.width} numbers a vector; keeps ${text}.`;
 }
 
 function showTitle() {

@@ -1,9 +1,9 @@
 // What the page shows, kept in the address's query string so that links and the back button work:
-// q (the query), at (an older generation; absent means now), where (filters) and tab. And what is known of the index itself.
+// q (the query), at (the number of an earlier version; absent means now), where (filters) and tab. And what is known of the index itself.
 import {announce, notice, sentence} from "./dom.js";
 import {call} from "./api.js";
 
-const TABS = ["search", "timeline", "add"];
+const TABS = ["search", "versions", "add"];
 const POLL_MS = 5000;
 
 export const state = read();
@@ -51,7 +51,7 @@ function adopt(next) {
 
 addEventListener("popstate", () => adopt(read()));
 
-/** Ask for the index's present generation and tell everybody. */
+/** Ask for the present version and tell everybody. */
 export async function refreshIndex() {
   const before = index;
   index = await call("GET", "api/index");
@@ -64,7 +64,7 @@ export async function watchIndex() {
     const before = index?.generation;
     try {
       await refreshIndex();
-      if (before && before !== index.generation) announce(`The index is now at generation ${index.generation}.`);
+      if (before && before !== index.generation) announce(`There is a new version: ${index.generation}.`);
     } catch (error) {
       notice(`${sentence(error.message)} Trying again every ${POLL_MS / 1000} seconds.`);
     }

@@ -1,48 +1,47 @@
-// The panel under a hit that says why it is there: what its row and its words add, prompt, rank without it, most similar training query,
-// newer and similar documents.
-import {count, fact, figure, h, number} from "./dom.js";
+// Why a result is where it is, in plain words: how much came from meaning and from which exact words, and what is similar.
+import {count, fact, h, number} from "./dom.js";
 import {documentLink, documentList} from "./document.js";
-import {index} from "./state.js";
+
+/** The shares of the score that meaning and words give, and each word's; a negative part gives nothing. */
+function shares({score}, {learned, words, rank_by_words: rank}) {
+  const total = Math.max(0, learned) + Math.max(0, score - learned) || 1;
+  const byWords = rank === null ? 0 : Math.max(0, score - learned) / total;
+  return {meaning: 1 - byWords, byWords, each: words.map(([word, weight]) => [word, Math.max(0, weight) / total])};
+}
+
+const whole = (share) => `${Math.round(100 * share)} %`;
+const place = (rank) => (rank === 1 ? "first" : `number ${number(rank)}`);
+
+/** Both shares as a bar with two colors, and in words. */
+export function origin(hit, why) {
+  const {meaning, byWords} = shares(hit, why);
+  const bar = h("span", {class: "split", "aria-hidden": "true"}, h("span"));
+  bar.firstChild.style.width = `${100 * meaning}%`;
+  return [bar, h("span", {class: "key"}, h("span", {class: "by-meaning"}, `meaning ${whole(meaning)}`), " ",
+    h("span", {class: "by-words"}, `words ${whole(byWords)}`))];
+}
 
 export function whyFacts(hit, why) {
+  const {meaning, byWords, each} = shares(hit, why);
+  const hasWords = why.rank_by_words !== null;
   return h("dl", {class: "facts"},
-    fact("Row", `Adds ${figure(why.learned)} to the score of ${figure(hit.score)}; by rows alone rank ${number(why.rank_by_rows)}`),
-    fact("Words", why.rank_by_words !== null && wordsText(hit, why)),
-    fact("Prompt", why.prompt === null ? noPromptText() : promptText(why)),
-    fact("Without the prompt", why.prompt !== null && withoutText(hit, why)),
-    fact("Training query", why.query && [h("q", {}, why.query), nearness(why.query_similarity)]),
-    fact("Newer above it", why.newer.length > 0 ? documentList(why.newer, why.newer_count)
-      : "No document that was added later ranks above this one."),
+    fact("Meaning", hasWords ? `${whole(meaning)} of the score. ` : "All of the score: this index does not compare words. ",
+      `By meaning alone it would be ${place(why.rank_by_rows)}.`),
+    fact("Exact words", hasWords && (each.length > 0 ? [`${whole(byWords)} of the score. By words alone it would be ${place(why.rank_by_words)}.`,
+      h("ul", {class: "words", "aria-label": "Words in common"},
+        each.map(([word, share]) => h("li", {}, h("mark", {}, word), " ", h("span", {class: "figure soft"}, whole(share)))))]
+      : "None of your words is in this passage.")),
+    fact("Prompt", why.prompt !== null && promptText(hit, why)),
+    fact("Learned from", why.query && ["the question ", h("q", {}, why.query)]),
+    fact("Newer above it", why.newer.length > 0 && documentList(why.newer, why.newer_count)),
     fact("Similar documents", why.neighbors.length > 0 && h("ol", {class: "neighbors"},
-      why.neighbors.map((neighbor) => h("li", {},
-        documentLink(neighbor), h("span", {class: "soft"}, neighbor.corpus),
-        h("span", {class: "figure soft"}, h("span", {class: "unseen"}, "similarity "), figure(neighbor.similarity)))))));
+      why.neighbors.map((neighbor) => h("li", {}, documentLink(neighbor), h("span", {class: "soft"}, neighbor.corpus))))));
 }
 
-const nearness = (value) => value != null && h("span", {class: "figure soft"}, `similarity ${figure(value)}`);
-
-/** The words that query and passage share, each with what it adds. */
-function wordsText(hit, {learned, words, rank_by_words: rank}) {
-  if (words.length === 0) return `None of the query's words is in it; by words alone rank ${number(rank)}`;
-  return [`Add ${figure(hit.score - learned)}; by words alone rank ${number(rank)}`,
-    h("ul", {class: "words", "aria-label": "Words in common"},
-      words.map(([word, weight]) => h("li", {}, word, " ", h("span", {class: "figure soft"}, figure(weight)))))];
-}
-
-/** An index may have prompts that this query goes without: before the first corpus was added there were none. */
-function noPromptText() {
-  const reason = index?.prompts === "none" ? "This index uses no prompts" : "No prompt was selected";
-  return `${reason}: the query is compared with the documents directly.`;
-}
-
-function promptText({prompt, topic, similarity}) {
-  return [`Number ${prompt}, whose key is most similar to the query`, nearness(similarity),
-    topic.length > 0 && h("ul", {class: "words", "aria-label": "Words of its topic"},
-      topic.map((word) => h("li", {}, word)))];
-}
-
-function withoutText(hit, {rank_without: rank, score_without: score}) {
+/** Which learned prompt the query was read with, what that prompt is about, and whether it helped. */
+function promptText(hit, {prompt, topic, rank_without: rank}) {
   const change = rank === hit.rank ? "the same"
     : `so the prompt ${rank > hit.rank ? "lifts" : "lowers"} it by ${count(Math.abs(rank - hit.rank), "place")}`;
-  return [`Rank ${rank}, ${change}`, h("span", {class: "figure soft"}, `score ${figure(score)}`)];
+  return [`Your words were read with prompt ${prompt}. By meaning without it ${place(rank)}, ${change}.`,
+    topic.length > 0 && h("ul", {class: "words", "aria-label": "Words of its topic"}, topic.map((word) => h("li", {}, word)))];
 }
