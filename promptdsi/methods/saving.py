@@ -36,6 +36,8 @@ class SavedMethod(Protocol):
     tokenizer_: Tokenizer
     words_: WordTable | None
 
+    @property
+    def row_width(self) -> int: ...
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self: ...
     def get_params(self) -> dict[str, Any]: ...
@@ -86,7 +88,7 @@ def assemble(kind: type[Kind], params: Mapping[str, Any], learned: Learned) -> K
     method.start(Backbone(method.backbone, encoder, tokenizer, metadata.get("pooling", "mean")))
     device = torch.device(torch_device(method.device))
     rows = method.model_.rows
-    rows.deleted = set(learned.deleted)
+    rows.deleted, rows.width = set(learned.deleted), method.row_width
     for block in learned.blocks:
         rows.grow(block.docids, block.rows.to(device))
     rows.freeze()

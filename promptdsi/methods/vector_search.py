@@ -103,6 +103,11 @@ class VectorSearch(ABC):
         return np.array(ranks, dtype=np.int64)
 
     @property
+    def row_width(self) -> int:
+        """The width of learned rows."""
+        return int(self.model_.encoder.config.width)
+
+    @property
     def encodes_as_d0(self) -> bool:
         """Whether queries are encoded as they were after D0, whatever was trained since: then a cache may hold their vectors."""
         return False

