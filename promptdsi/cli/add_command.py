@@ -18,6 +18,7 @@ from promptdsi.cli.console import (
     ReadOptions,
     Runtime,
     Seed,
+    completed,
     count_documents,
     open_index,
     print_json,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of this training (default: the index's).", **SEEDS)]
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
+# For shells to complete; not imported from where they are defined, which would load torch.
+PRESETS, EFFORTS, STRATEGIES = ("best", "rows", "paper"), ("quick", "normal", "full"), ("none", "l2p", "s++", "coda", "topic")
 # Parameters and options that have a flag, which would override what --set says.
 FLAGS = {"preset", "effort", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 
@@ -47,13 +50,16 @@ def create(
     index: IndexPath,
     corpus: CorpusPath,
     *,
-    preset: Annotated[str, typer.Option("--preset", help="best (recommended), rows (one learned row per document) or paper.")] = "best",
+    preset: Annotated[
+        str, typer.Option("--preset", help="best (recommended), rows (one learned row per document) or paper.", **completed(*PRESETS))
+    ] = "best",
     effort: Annotated[
-        str | None, typer.Option("--effort", help="quick (nothing is trained), normal (rows) or full (rows and encoder).")
+        str | None,
+        typer.Option("--effort", help="quick (nothing is trained), normal (rows) or full (rows and encoder).", **completed(*EFFORTS)),
     ] = None,
     words: Annotated[bool, typer.Option("--words/--no-words", help="Whether words count beside learned rows.")] = True,
     method: Annotated[str, typer.Option("--method", help="promptdsi, or rows: no prompts.")] = "promptdsi",
-    prompts: Annotated[str | None, typer.Option("--prompts", help="none, l2p, s++, coda or topic.")] = None,
+    prompts: Annotated[str | None, typer.Option("--prompts", help="none, l2p, s++, coda or topic.", **completed(*STRATEGIES))] = None,
     backbone: Annotated[str | None, typer.Option("--backbone", help="minilm, mpnet, a folder or a Hugging Face id.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other parameter of the method, such as fit.epochs=3.")
@@ -111,7 +117,8 @@ def tune(
     index: IndexPath,
     *,
     effort: Annotated[
-        str | None, typer.Option("--effort", help="Train the first corpus anew: normal (rows) or full (encoder too).")
+        str | None,
+        typer.Option("--effort", help="Train the first corpus anew: normal (rows) or full (encoder too).", **completed(*EFFORTS[1:])),
     ] = None,
     max_drift: MaxDrift = None,
     seed: TrainingSeed = None,

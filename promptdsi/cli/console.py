@@ -19,6 +19,14 @@ from promptdsi.progress import Progress, shown, silent
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
 
+
+def completed(*values: str) -> dict[str, Any]:
+    """The keyword of an option by which shells complete its value."""
+    return {"autocompletion": lambda incomplete: [value for value in values if value.startswith(incomplete)]}
+
+
+ENGINES = completed("auto", "onnx", "int8", "torch")
+DEVICES = completed("auto", "cpu", "cuda", "mps")
 IndexPath = Annotated[Path, typer.Argument(help="Folder of the index.", metavar="INDEX")]
 CorpusPath = Annotated[Path, typer.Argument(help="BEIR folder, .jsonl, .tsv, or a folder of files (text, PDF, Word, …).", metavar="CORPUS")]
 At = Annotated[int | None, typer.Option("--at", help="Search this generation instead of the newest.", metavar="GENERATION")]
@@ -26,10 +34,13 @@ SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every random genera
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.", **SEEDS)]
 Engine = Annotated[
     str,
-    typer.Option("--engine", help="Query encoder: onnx, int8 (faster, approximate) or torch.", metavar="auto|onnx|int8|torch"),
+    typer.Option("--engine", help="Query encoder: onnx, int8 (faster, approximate) or torch.", metavar="auto|onnx|int8|torch", **ENGINES),
 ]
 Device = Annotated[
-    str, typer.Option("--device", help="auto, cpu, cuda or mps. `auto` trains on an accelerator if there is one and searches on the CPU.")
+    str,
+    typer.Option(
+        "--device", help="auto, cpu, cuda or mps. `auto` trains on an accelerator if there is one and searches on the CPU.", **DEVICES
+    ),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Number of CPU threads (default: one per core).")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]

@@ -16,19 +16,24 @@ if TYPE_CHECKING:
 
 def info(index: IndexPath, json: Json = False) -> None:
     """What an index contains: its method, corpora and sizes, and work that is left to do."""
+    from promptdsi.index.manifest import Manifest  # with numpy
+
     opened = open_index(index)
     summary, usage = opened.info(), opened.disk_usage()
     fields = summary._asdict() | usage._asdict()
     shown_first = ("generation", "documents", "deleted", "method", "prompts", "backbone", "store", "format")
     fields = {key: fields[key] for key in (*shown_first, "bytes", "leftovers", "purge_unfinished")}
     corpora = [corpus._asdict() for corpus in summary.corpora]
+    folders = [folder._asdict() for folder in Manifest.folders(opened.log())]
     if json:
-        print_json(fields | {"corpora": corpora, "params": summary.params})
+        print_json(fields | {"corpora": corpora, "folders": folders, "params": summary.params})
         return
     shown = fields | {"bytes": f"{usage.bytes / 1e6:,.1f} MB"}
     rows = {key.replace("_", " "): f"{value:,}" if type(value) is int else str(_word(value)) for key, value in shown.items()}
     print_table(str(index), [{"index": key, "": value} for key, value in rows.items()])
     print_table("corpora", [{key: _word(value) for key, value in corpus.items()} for corpus in corpora])
+    if folders:
+        print_table("folders, and the generation that last brought the index in step with each", folders)
 
 
 def log(index: IndexPath, json: Json = False) -> None:

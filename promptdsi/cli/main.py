@@ -55,7 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "mcp": mcp,
 }
 BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
