@@ -51,16 +51,14 @@ def sample_settings(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 class Trial:
-    """Dev queries of old and held-out documents. Old rows never change, so their scores are computed once."""
+    """Dev queries of old and held-out documents. Old rows never change, so how many are ahead of an old target is counted once."""
 
     def __init__(self, method: DSIMethod, old: Corpus, tune: Corpus) -> None:
-        rows = method.model_.rows
+        self.rows = rows = method.model_.rows
         self.old, targets = _dev_queries(method, old, rows.row_of)
         self.new, self.positions = _dev_queries(method, tune, {document.docid: row for row, document in enumerate(tune.documents)})
-        scores = rows.scores(self.old)  # (n, N)
-        self.target_scores = scores.gather(1, targets[:, None])  # (n, 1)
-        self.ahead = (scores > self.target_scores).sum(1)
-        self.against_old = rows.scores(self.new)  # (m, N)
+        self.target_scores = rows.target_scores(self.old, targets)  # (n, 1)
+        self.ahead = rows.count_above(self.old, self.target_scores)
 
     def evaluate(self, rows: Tensor) -> TrialScore:
         """How well old and held-out documents are retrieved with these rows (k, D) for the latter."""
@@ -69,7 +67,7 @@ class Trial:
         old = mrr(1 + self.ahead + (self.old @ rows.T > self.target_scores).sum(1))
         scores = self.new @ rows.T  # (m, k)
         targets = scores.gather(1, self.positions[:, None])
-        new = mrr(1 + (scores > targets).sum(1) + (self.against_old > targets).sum(1))
+        new = mrr(1 + (scores > targets).sum(1) + self.rows.count_above(self.new, targets))
         weight = OLD_WEIGHT**2
         return TrialScore(new, old, (1 + weight) * new * old / (weight * new + old) if new and old else 0.0)
 

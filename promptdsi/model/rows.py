@@ -144,16 +144,33 @@ class Rows(nn.Module):
 
     def _ranks(self, vectors: Tensor, targets: Tensor) -> Tensor:
         order = self._docid_order().to(vectors.device)
-        target_scores = vectors.new_full((len(vectors), 1), -torch.inf)
-        # Two sweeps over equal pieces: the target's score comes from the very product it is compared in, to the last bit.
-        for first, scored in self._scored(vectors):
-            inside = (targets >= first) & (targets < first + scored.shape[1])
-            target_scores[inside, 0] = scored[inside, targets[inside] - first]
+        target_scores = self.target_scores(vectors, targets)
         ranks = torch.ones_like(targets)
         for first, scored in self._scored(vectors):
             ahead = order[first : first + scored.shape[1]] < order[targets][:, None]  # (B, n)
             ranks += ((scored > target_scores) | ((scored == target_scores) & ahead)).sum(1)
         return ranks
+
+    @torch.no_grad()
+    def target_scores(self, vectors: Tensor, targets: Tensor) -> Tensor:
+        """The score of each query's target row, (B, 1), to the last bit as in the product with all rows."""
+        scores = vectors.new_full((len(vectors), 1), -torch.inf)
+        for number in range(0, len(vectors), QUERIES_AT_ONCE):
+            part, rows = vectors[number : number + QUERIES_AT_ONCE], targets[number : number + QUERIES_AT_ONCE]
+            for first, scored in self._scored(part):
+                inside = (rows >= first) & (rows < first + scored.shape[1])
+                scores[number : number + len(part)][inside, 0] = scored[inside, rows[inside] - first]
+        return scores
+
+    @torch.no_grad()
+    def count_above(self, vectors: Tensor, thresholds: Tensor) -> Tensor:
+        """How many rows score above each query's threshold (B, 1), in bounded memory: (B,)."""
+        counts = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+        parts = zip(vectors.split(QUERIES_AT_ONCE), thresholds.split(QUERIES_AT_ONCE), counts.split(QUERIES_AT_ONCE), strict=True)
+        for queries, bounds, count in parts:
+            for _, scored in self._scored(queries):
+                count += (scored > bounds).sum(1)
+        return counts
 
     def _scored(self, vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
         deleted = self.deleted_rows(vectors.device)

@@ -222,3 +222,19 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
 def test_mean_by_position() -> None:
     vectors = torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 5.0]])
     assert mean_by_position(vectors, torch.tensor([0, 0, 1]), 3).tolist() == [[2.0, 0.0], [0.0, 5.0], [0.0, 0.0]]
+
+
+def test_counts_in_pieces_are_those_of_all_scores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("promptdsi.model.rows.CHUNK", 16)
+    monkeypatch.setattr("promptdsi.model.rows.QUERIES_AT_ONCE", 3)
+    rows = Rows(4)
+    generator = torch.Generator().manual_seed(0)
+    for block in range(3):
+        rows.grow([f"{block}-{number}" for number in range(20)], torch.randn(20, 4, generator=generator))
+    rows.freeze()
+    rows.delete(["1-3"])
+    queries, targets = torch.randn(7, 4, generator=generator), torch.arange(0, 56, 8)
+    targets_scores = rows.target_scores(queries, targets)
+    scores = rows.scores(queries)
+    assert torch.equal(targets_scores, scores.gather(1, targets[:, None]))
+    assert torch.equal(rows.count_above(queries, targets_scores), (scores > targets_scores).sum(1))
