@@ -19,7 +19,7 @@ help:
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
 	@echo "make results  run the experiments     -> docs/results;  make results-again: some runs once more, compared"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
-	@echo "make docs     rewrite the generated docs;  make screenshots;  make format;  make clean"
+	@echo "make docs     rewrite the generated docs and build the site;  make screenshots;  make format;  make clean"
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "PromptDSI needs Python 3.11 or newer; try make PYTHON=python3.11")'
@@ -60,6 +60,7 @@ check: .venv/dev browser
 	$(BIN)/mypy
 	$(BIN)/python -m tools.docs.build_demo --check
 	$(BIN)/python -m tools.docs.build_cli --check
+	$(BIN)/python -m tools.docs.build_http --check
 	$(BIN)/python -m tools.docs.build_reproduction --check
 	$(BIN)/python -m tools.bench.summary --check
 	$(PYTEST) --cov --cov-report=term
@@ -68,10 +69,19 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/dev
+# The site is not part of the tests' environment: what builds it is installed here.
+.venv/docs: .venv/run
+	@echo "installing what builds the site into .venv (once)"
+	$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+docs: .venv/docs
 	$(BIN)/python -m tools.docs.build_demo
 	$(BIN)/python -m tools.docs.build_cli
+	$(BIN)/python -m tools.docs.build_http
 	$(BIN)/python -m tools.docs.build_reproduction
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "the site is in site/: open site/index.html"
 
 screenshots: .venv/dev browser demo
 	$(BIN)/python -m tools.docs.build_screenshots
@@ -122,4 +132,4 @@ soak: .venv/dev
 	$(BIN)/python -m tools.soak.soak_serving
 
 clean:
-	rm -rf .venv build dist promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage
+	rm -rf .venv build dist site promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

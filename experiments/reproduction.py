@@ -35,7 +35,7 @@ shown: [main.md](results/squadx/main.md)), and far from what `best` makes of it.
 compared. Where the paper has two data sets there is one here: its figures of MS MARCO 300k stand beside ours, and nothing was run for
 them. Nor would figures be equal on the paper's data: the published code mixes the prefixes of a batch's queries, and keys with values
 ([model.md](model.md)), and a correct implementation is expected to differ. The scale `paper` is there to be run
-([experiments.md](experiments.md)); nothing of it has been.
+([research.md](research.md)); nothing of it has been.
 
 **At which point.** New corpora are learned at the expense of D0, and how much of the one is had for how much of the other depends on
 the learning rate. The tables take one rate for rows only and for prompts, set on dev queries of “Rows only” alone, after a first rate had
@@ -140,7 +140,7 @@ FIGURE_3 = Unmeasured(
 HALVES = "That the upper half is BERT and the lower SBERT is our reading: the text names one panel, and we have no copy of the drawing."
 EXAMPLES = (
     "Queries are shown for the demo corpus alone, which was written for this project. Those of squadx are downloaded and not ours to "
-    "commit: its records hold terms of topics and no query ([experiments.md](experiments.md#runs)). Topics are k-means clusters, a quarter "
+    "commit: its records hold terms of topics and no query ([research.md](research.md#runs)). Topics are k-means clusters, a quarter "
     "of the root of D0's documents and at least four, so that the smaller corpus has fewer; the paper's BERTopic finds their number itself."
 )
 ITEMS: tuple[Item | Unmeasured, ...] = (

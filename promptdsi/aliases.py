@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 MANIFEST = {"facts": "metadata"}
-RUN_RECORD = {"cell": "run", "chosen": "prompt_counts"}  # docs/experiments.md
+RUN_RECORD = {"cell": "run", "chosen": "prompt_counts"}  # docs/research.md
 EXPERIMENT_SYSTEM = {"dial": "parameter"}  # [[system]] of an experiment file
 
 SAVED_METHOD = {"dead": "deleted", "facts": "metadata"}

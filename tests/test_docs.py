@@ -28,7 +28,7 @@ PROMISED = list(range(1, 34))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
-@pytest.mark.parametrize("tool", ["docs.build_cli", "docs.build_reproduction", "bench.summary"])
+@pytest.mark.parametrize("tool", ["docs.build_cli", "docs.build_http", "docs.build_reproduction", "bench.summary"])
 def test_the_generated_pages_are_current(tool: str) -> None:
     outcome = subprocess.run([sys.executable, "-m", f"tools.{tool}", "--check"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
@@ -48,22 +48,21 @@ def test_everything_with_a_name_is_documented() -> None:
     for name, kind in strategies().items():
         if kind.__module__.startswith("promptdsi."):
             assert f"| `{name}` |" in model_page, name
-    index_page = (ROOT / "docs/index.md").read_text("utf-8")
-    for name in (*methods(), *EXPORTS):
-        assert f"`{name}`" in index_page, name
+    operating_page = (ROOT / "docs/operating.md").read_text("utf-8")
+    assert not [name for name in EXPORTS if f"| `{name}` |" not in operating_page]
     cli_page = (ROOT / "docs/cli.md").read_text("utf-8")
     for command in (*COMMANDS, *(f"bench {name}" for name in BENCH)):
         assert f"## promptdsi {command}\n" in cli_page
-    experiments_page = (ROOT / "docs/experiments.md").read_text("utf-8")
+    research_page = (ROOT / "docs/research.md").read_text("utf-8")
     for name, method in methods().items():
         free = "yes" if method.rehearsal_free else "no"
-        assert re.search(rf"^\| `{re.escape(name)}` \|.*\| {free} \| `", experiments_page, re.MULTILINE), name
+        assert re.search(rf"^\| `{re.escape(name)}` \|.*\| {free} \| `", research_page, re.MULTILINE), name
     for path in (ROOT / "experiments").glob("**/*.toml"):
-        assert f"`{path.name}`" in experiments_page, path.name
+        assert f"`{path.name}`" in research_page, path.name
 
 
 def test_the_example_of_a_baseline_is_right(backbone: str, corpora: list[Corpus], tmp_path: Path) -> None:
-    page = (ROOT / "docs/experiments.md").read_text("utf-8")
+    page = (ROOT / "docs/research.md").read_text("utf-8")
     (code,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class QueryMeans" in text)
     (tmp_path / "shown_in_docs.py").write_text(code)
     spec = importlib.util.spec_from_file_location("shown_in_docs", tmp_path / "shown_in_docs.py")
@@ -84,7 +83,7 @@ def test_the_example_of_a_baseline_is_right(backbone: str, corpora: list[Corpus]
 
 def test_the_example_of_a_study_is_right(tmp_path: Path) -> None:
     """Its files as they are shown, but for the baseline, which is not installed; runs are made up."""
-    page = (ROOT / "docs/experiments.md").read_text("utf-8")
+    page = (ROOT / "docs/research.md").read_text("utf-8")
     experiment, scale = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (code,) = (text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def report(" in text)
     for name, text in {"means.toml": experiment, "scales/small.toml": scale, "reports/first_hits.py": code}.items():

@@ -29,7 +29,7 @@ from promptdsi.cli.main import BENCH, COMMANDS, app, flattened
 ROOT = Path(__file__).parent.parent
 GENERATED = {"cli.md", "http.md", "REPRODUCTION.md", "LOG.md"}
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in GENERATED)]
-FENCE = re.compile(r"^(?P<before>.*)\n```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
 ADDRESS = re.compile(r"(?:localhost|127\.0\.0\.1):8000")
 LANGUAGES = {"sh", "python", "console", "json", "toml", "text", "ini", "http", "bibtex", "mermaid"}
@@ -61,8 +61,8 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     text = "\n" + page.read_text("utf-8")
-    found = [match for match in FENCE.finditer(text) if not NOT_RUN.fullmatch(match["before"].strip())]
-    return [Block(match["language"], match["text"], text.count("\n", 0, match.start("text"))) for match in found]
+    matches = [match for match in FENCE.finditer(text) if not NOT_RUN.fullmatch(match["before"].strip())]
+    return [Block(match["language"], match["text"], text.count("\n", 0, match.start("text"))) for match in matches]
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +145,8 @@ def check_console(text: str) -> None:
         words = shlex.split(line, comments=True)
         for target in (word for before, word in itertools.pairwise(words) if before == "make" and "=" not in word):
             assert target in targets, line
-        places = [number for number, word in enumerate(words) if Path(word).name == "promptdsi"]
-        for place in places[:1]:
-            name = words[place + 1]
-            command = BENCH[words[place + 2]] if name == "bench" else COMMANDS.get(name)
-            if name.startswith("-"):
-                continue
+        if words[:1] == ["promptdsi"]:
+            command = BENCH[words[2]] if words[1] == "bench" else COMMANDS.get(words[1])
             assert command is not None, line
             assert not {word.split("=")[0] for word in words if word.startswith("--")} - options_of(command), line
 
@@ -186,17 +182,17 @@ def reader(folder: Path) -> Iterator[Reader]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_the_blocks_of_a_page_run(page: Path, request: pytest.FixtureRequest) -> None:
-    found = blocks(page)
-    assert not {block.language for block in found} - LANGUAGES, "every block names its language"
-    if not any(block.language in ("sh", "python") for block in found):
-        for block in found:
+    page_blocks = blocks(page)
+    assert not {block.language for block in page_blocks} - LANGUAGES, "every block names its language"
+    if not any(block.language in ("sh", "python") for block in page_blocks):
+        for block in page_blocks:
             if block.language == "console":
                 check_console(block.text)
         return
     reader = request.getfixturevalue("reader")
-    if creates(found):
+    if creates(page_blocks):
         shutil.rmtree(reader.folder / "my-index")
-    for block in found:
+    for block in page_blocks:
         try:
             reader.follow(block)
         except Exception as error:
