@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import served
 import small
 from playwright.sync_api import Browser, ConsoleMessage, FilePayload, Locator, Page, Request, WebError, expect
+from reportlab.pdfgen.canvas import Canvas
 
 from promptdsi import Document, Index
 
 QUERY, OTHER = small.QUERIES[1], small.QUERIES[2]
 NOTHING = "zzyzx qwerty"  # no document is about it
 TOKEN = f"/#token={served.WRITE}"
-VIEWS = {"search": [".hit"], "timeline": [".generations", ".series .mark"], "map": [".map"], "add": [".add"]}
+VIEWS = {"search": [".hit .origin .key"], "versions": [".versions", ".series .mark"], "add": [".add"]}
 SCRIPT, IMAGE, VECTOR, LINK = (
     "<script>window.hacked=1</script>",
     "<img src=x onerror=window.hacked=1>",
@@ -72,12 +74,30 @@ def names(index: Index, query: str, k: int = 10) -> list[str]:
     return [hit.title or hit.docid for hit in index.search(query, k=k)]
 
 
-def file(name: str, content: str) -> FilePayload:
-    return FilePayload(name=name, mimeType="application/octet-stream", buffer=content.encode())
+def file(name: str, content: str | bytes) -> FilePayload:
+    contents = content if isinstance(content, bytes) else content.encode()
+    return FilePayload(name=name, mimeType="application/octet-stream", buffer=contents)
 
 
 def jsonl(documents: Sequence[Document]) -> str:
     return "".join(json.dumps({"_id": document.docid, "title": document.title, "text": document.text}) + "\n" for document in documents)
+
+
+def open_menu(page: Page, place: int = 0) -> Locator:
+    """The button "Delete" of a result, after opening the menu that has it."""
+    hit = page.get_by_test_id("hit").nth(place)
+    hit.get_by_test_id("menu").click()
+    return hit.get_by_test_id("delete")
+
+
+def pdf(*pages: str) -> bytes:
+    """A PDF with a line of text on each page."""
+    canvas = Canvas(contents := io.BytesIO())
+    for text in pages:
+        canvas.drawString(72, 720, text)
+        canvas.showPage()
+    canvas.save()
+    return contents.getvalue()
 
 
 def show_tab(page: Page, tab: str) -> None:
@@ -87,6 +107,6 @@ def show_tab(page: Page, tab: str) -> None:
 
 def filled(page: Page, tab: str) -> None:
     """Wait until a view shows what it has to show: nothing will move by itself any more."""
-    expect(page.locator("#size")).to_contain_text("generation")
+    expect(page.locator("#size")).to_contain_text("version")
     for part in VIEWS[tab]:
         expect(page.locator(part).first).to_be_visible()

@@ -15,6 +15,7 @@ from browsing import (
     Visitor,
     file,
     filled,
+    open_menu,
     search_for,
     show_tab,
     titles,
@@ -65,23 +66,25 @@ def test_everything_can_be_done_by_keyboard(server: served.Served, visit: Visito
     press_until(page, "Tab", page.get_by_test_id("why").first)
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("why-panel").first).to_contain_text("Similar documents")
-    press_until(page, "Shift+Tab", page.get_by_test_id("tab-map"))
+    menu, delete = page.get_by_test_id("menu").first, page.get_by_test_id("delete").first
+    press_until(page, "Tab", menu)
+    expect(delete).to_be_hidden()
     page.keyboard.press("Enter")
-    expect(page.get_by_test_id("map")).to_be_visible()
-    press_until(page, "Tab", page.get_by_test_id("map"))
-    seen = set()
-    for key in ("ArrowRight", "ArrowUp", "ArrowLeft", "ArrowDown"):
-        page.keyboard.press(key)
-        seen.add(page.locator("#live").inner_text())
-    assert len(seen) > 2
-    page.keyboard.press("Enter")
-    expect(dialog.get_by_role("heading")).to_have_text(page.locator("#live").inner_text().rpartition(", ")[0])
+    press_until(page, "Tab", delete)
     page.keyboard.press("Escape")
-    expect(page.get_by_test_id("map")).to_be_focused()
-    press_until(page, "Tab", page.get_by_label("By corpus"))
+    expect(menu).to_be_focused()
+    expect(delete).to_be_hidden()
+    press_until(page, "Shift+Tab", page.get_by_test_id("tab-versions"))
+    page.keyboard.press("Enter")
+    press_until(page, "Tab", page.get_by_test_id("go-back"))
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("go-back")).to_be_focused()
+    press_until(page, "Tab", page.get_by_label("In the first ten"))
     page.keyboard.press("ArrowRight")
-    expect(page.get_by_label("By topic")).to_be_checked()
-    expect(page.get_by_label("By topic")).to_be_focused()
+    expect(page.get_by_label("First", exact=True)).to_be_checked()
+    expect(page.get_by_label("First", exact=True)).to_be_focused()
     press_until(page, "Shift+Tab", page.get_by_test_id("theme"))
     page.keyboard.press("Enter")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -147,7 +150,7 @@ def test_screen_readers_get_names_headings_and_landmarks(server: served.Served, 
     expect(page.get_by_role("dialog").locator(".text")).not_to_be_empty()
     check_accessible(page, set())  # the rest is inert meanwhile
     page.keyboard.press("Escape")
-    for tab in ("timeline", "map", "add"):
+    for tab in ("versions", "add"):
         show_tab(page, tab)
         check_accessible(page)
     page.get_by_test_id("files").set_input_files(file("tea.jsonl", '{"_id": "tea", "text": "Tea"}'))
@@ -156,7 +159,7 @@ def test_screen_readers_get_names_headings_and_landmarks(server: served.Served, 
     check_accessible(page)
 
 
-# Text against what is behind it, as WCAG 2 counts it; a canvas and things that are disabled apart.
+# Text against what is behind it, as WCAG 2 counts it; things that are disabled apart.
 FAINT = """() => {
     const pen = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
     const painted = (colours) => {
@@ -223,7 +226,7 @@ def test_nothing_is_wider_than_a_phone(server: served.Served, hostile: served.Se
         expect(page.get_by_role("dialog").locator(".text")).not_to_be_empty()
         assert page.get_by_role("dialog").evaluate(fits)
         page.keyboard.press("Escape")
-        page.get_by_test_id("delete").last.click()
+        open_menu(page, -1).click()
         expect(page.get_by_label("Token", exact=True)).to_be_visible()
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator(".toast")).to_be_in_viewport(ratio=1)

@@ -17,6 +17,7 @@ from browsing import (
     VECTOR,
     Visitor,
     file,
+    open_menu,
     search_for,
     show_tab,
     titles,
@@ -54,26 +55,17 @@ def test_text_of_documents_is_shown_and_never_run(hostile: served.Served, visit:
 
 
 def test_text_of_documents_is_not_run_by_the_other_views_either(hostile: served.Served, visit: Visitor) -> None:
-    page = visit(hostile, f"/?q={quote(VECTOR)}#token={served.WRITE}", failures=[409])
-    show_tab(page, "map")
-    page.get_by_test_id("map").focus()
-    seen = set()
-    for key in ("ArrowRight", "ArrowLeft", "ArrowUp", "ArrowLeft", "ArrowDown", "ArrowRight") * 3:
-        page.keyboard.press(key)
-        seen.add(page.locator(".map .tip").inner_text())
-    assert {f"{text} title · {IMAGE}" for text in HOSTILE} <= seen
-    expect(page.locator(".legend .name")).to_have_text(IMAGE)
-    check_nothing_ran(page)
-    show_tab(page, "timeline")
-    expect(page.locator(".generations .what")).to_contain_text(IMAGE)
+    page = visit(hostile, f"/?q={quote(VECTOR)}#token={served.WRITE}")
+    show_tab(page, "versions")
+    expect(page.locator(".versions .what")).to_contain_text(IMAGE)
     expect(page.locator(".ends title")).to_have_text(IMAGE)
     check_nothing_ran(page)
     show_tab(page, "add")
     page.get_by_test_id("files").set_input_files(file(f"{IMAGE}.txt", SCRIPT))
     expect(page.locator(".add")).to_contain_text(f"1 document in {IMAGE}.txt")
-    page.get_by_label("Name of this corpus").fill(IMAGE)  # which is taken
+    page.get_by_label("Name of this collection").fill(IMAGE)  # which is taken
     page.get_by_test_id("start-add").click()
-    expect(page.get_by_test_id("error")).to_contain_text(f"There is a corpus named '{IMAGE}' already.")
+    expect(page.get_by_test_id("error")).to_contain_text(f"There is a collection named {IMAGE} already.")
     check_nothing_ran(page)
 
 
@@ -92,7 +84,7 @@ def test_a_token_is_requested_and_stored_in_this_tab_only(locked: served.Served,
     page.reload()
     expect(titles(page)).to_have_count(10)
     assert served.READ not in page.url + page.evaluate("JSON.stringify({...localStorage}) + document.cookie")
-    page.get_by_test_id("delete").first.click()
+    open_menu(page).click()
     expect(page.get_by_role("heading", name="Another token is needed: this token may read, not write")).to_be_visible()
     page.get_by_label("Token", exact=True).fill(served.WRITE)
     page.keyboard.press("Enter")
@@ -104,7 +96,7 @@ def test_a_token_leaves_the_address_bar_at_once(locked: served.Served, visit: Vi
     expect(titles(page)).to_have_count(10)
     assert page.url == f"{locked.url}/?q={quote(QUERY)}"
     assert served.READ not in page.evaluate("JSON.stringify({...localStorage}) + document.cookie + document.documentElement.outerHTML")
-    page.get_by_test_id("tab-timeline").click()
+    page.get_by_test_id("tab-versions").click()
     page.go_back()
     assert served.READ not in page.url
 
@@ -113,7 +105,7 @@ def test_who_has_no_token_can_go_on_reading(server: served.Served, visit: Visito
     page = visit(server, failures=[401])
     search_for(page, QUERY)
     before = titles(page).all_inner_texts()
-    page.get_by_test_id("delete").first.click()
+    open_menu(page).click()
     expect(page.get_by_role("heading", name="A token is needed")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator("#token-form")).to_be_hidden()
