@@ -173,6 +173,24 @@ def test_nq_with_a_broken_example_names_its_line(nq_folder: Path, run: Any) -> N
     assert "more-train.jsonl:1: not a Natural Questions example" in outcome.stderr
 
 
+def test_a_malformed_raw_line_is_counted_and_skipped(nq_folder: Path, marco_folder: Path, run: Any) -> None:
+    (nq_folder / "more-train.jsonl").write_text('{"question_text": "x"}\n' + json.dumps(nq_example(400, 7)) + "\nnonsense\n")
+    outcome = run("data", "nq320k", "--raw", nq_folder, "-o", "nq-stream", "--json")
+    assert outcome.returncode == 0 and "2 malformed lines of the raw files were skipped" in outcome.stderr
+    assert "more-train.jsonl:1: not a Natural Questions example" in outcome.stderr
+    manifest = json.loads(outcome.stdout)
+    assert manifest["split"]["malformed_lines"] == 2
+    assert sum(entry["train"] + entry["dev"] for entry in [*manifest["corpora"], *manifest["extra"]]) == 301
+    stopped = run("data", "nq320k", "--raw", nq_folder, "-o", "s", "--on-error", "stop")
+    assert stopped.returncode == 1 and "more-train.jsonl:1: not a Natural Questions example" in stopped.stderr
+    with (marco_folder / "msmarco-doctrain-qrels.tsv").open("a") as file:
+        file.write("1 0 D1\n")
+    request = Request(raw=marco_folder)
+    assert build_stream("msmarco300k", request).split["malformed_lines"] == 1
+    assert build_stream("msmarco300k", Request(raw=marco_folder), new=2, share=0.1).split["malformed_lines"] == 1
+    assert request.notes.counts["malformed lines of the raw files were skipped"] == 1
+
+
 def test_nq_another_split_of_the_same_pages(nq_folder: Path) -> None:
     stream = build_stream("nq320k", Request(raw=nq_folder), new=2, share=0.1)
     assert [len(corpus) for corpus in stream.corpora] == [80, 10, 10]

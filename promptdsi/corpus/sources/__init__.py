@@ -49,10 +49,14 @@ class SourceData(NamedTuple):
 
 
 class Source(NamedTuple):
-    """How to build a corpus: a module of this folder, or `path` for the user's own documents."""
+    """How to build a corpus: a module of this folder, or `path` for the user's own documents.
+
+    `check` raises an error where `build` would miss a file; it reads none.
+    """
 
     name: str
     build: Callable[[Request], SourceData]
+    check: Callable[[Request], object] = lambda request: None
 
 
 def source_names() -> list[str]:
@@ -64,7 +68,7 @@ def source_of(text: str) -> tuple[Source, str]:
     """The source that a command-line argument names, and the text after the colon or the path."""
     head, _, rest = text.partition(":")
     if module := modules_of(sys.modules[__name__]).get(head):
-        return Source(head, module.build), rest
+        return Source(head, module.build, getattr(module, "check", lambda request: None)), rest
     if not Path(text).exists():
         raise DataError(f"is neither a path nor one of the sources {', '.join(source_names())}", path=text)
     return Source("path", read_path), text
@@ -125,4 +129,13 @@ def build_stream(
     else:
         corpora = split_at_random(corpus, new=new, share=share, seed=request.seed)
         rule |= {"new": new, "share": share}
-    return Stream(corpus.name, corpora, rule, data.origin, data.licence, extra)
+    return Stream(corpus.name, corpora, rule | malformed_lines(request.notes), data.origin, data.licence, extra)
+
+
+MALFORMED = "malformed lines of the raw files were skipped"
+
+
+def malformed_lines(notes: ReadNotes) -> dict[str, int]:
+    """How many lines of the raw files were skipped, as stream.json states it; nothing where there were none."""
+    count = notes.counts[MALFORMED] + len(notes.skipped)
+    return {"malformed_lines": count} if count else {}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, ReadNotes, check_query
-from promptdsi.corpus.reading import Line, decode, parse_lines, plain_or_gz
+from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, check_query
+from promptdsi.corpus.reading import Line, decode, plain_or_gz
 from promptdsi.corpus.sources import Request, SourceData
-from promptdsi.corpus.sources.paper_split import paper_data, truncate_words
+from promptdsi.corpus.sources.paper_split import paper_data, raw_records, truncate_words
 from promptdsi.corpus.splitting import seeded_order
 from promptdsi.errors import DataError, UsageError
 
@@ -31,16 +31,14 @@ FILES = {
 
 
 def build(request: Request) -> SourceData:
-    if request.raw is None:
-        raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
-    paths = {what: _file(request.raw, name) for what, name in FILES.items()}
-    rows = {"train": _qrels(paths["train qrels"], request.notes), "test": _qrels(paths["dev qrels"], request.notes)}
+    paths = check(request)
+    rows = {"train": _qrels(paths["train qrels"], request), "test": _qrels(paths["dev qrels"], request)}
     relevant = list(dict.fromkeys(docid for pairs in rows.values() for _, docid in pairs))
     sampled = set(seeded_order(relevant, request.seed, "msmarco")[:DOCUMENTS])
     documents = list(_documents(paths["docs"], sampled, request))
     present = {document.docid for document in documents}
     request.notes.count("judged documents are missing from the docs file", len(sampled - present))
-    texts = _queries(paths["train queries"], request.notes) | _queries(paths["dev queries"], request.notes)
+    texts = _queries(paths["train queries"], request) | _queries(paths["dev queries"], request)
     unknown = sum(queryid not in texts for pairs in rows.values() for queryid, _ in pairs)
     request.notes.count("judgements name unknown queries and were left out", unknown)
     qrels = {
@@ -52,6 +50,13 @@ def build(request: Request) -> SourceData:
     return paper_data(data, request, max_new=MAX_NEW, max_tune=MAX_TUNE)
 
 
+def check(request: Request) -> dict[str, Path]:
+    """The raw files."""
+    if request.raw is None:
+        raise UsageError("msmarco300k is built from the official files: --raw FOLDER with " + ", ".join(FILES.values()))
+    return {what: _file(request.raw, name) for what, name in FILES.items()}
+
+
 def _file(folder: Path, name: str) -> Path:
     if path := plain_or_gz(folder / name):
         return path
@@ -59,7 +64,7 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _rows(
-    path: Path, columns: int, notes: ReadNotes, *, separator: str | None = "\t", check: Callable[[list[str]], None] = lambda row: None
+    path: Path, columns: int, request: Request, *, separator: str | None = "\t", check: Callable[[list[str]], None] = lambda row: None
 ) -> Iterator[list[str]]:
     def parse(line: Line) -> list[str]:
         row = decode(line, path).split(separator)
@@ -68,24 +73,24 @@ def _rows(
         check(row)
         return row
 
-    return (row for _, row in parse_lines(path, notes, parse))
+    return raw_records(path, request, parse)
 
 
-def _qrels(path: Path, notes: ReadNotes) -> list[tuple[str, str]]:
+def _qrels(path: Path, request: Request) -> list[tuple[str, str]]:
     """(query, document) of each positive row: `queryid 0 docid score`."""
-    return [(queryid, docid) for queryid, _, docid, score in _rows(path, 4, notes, separator=None) if score != "0"]
+    return [(queryid, docid) for queryid, _, docid, score in _rows(path, 4, request, separator=None) if score != "0"]
 
 
-def _queries(path: Path, notes: ReadNotes) -> dict[str, str]:
+def _queries(path: Path, request: Request) -> dict[str, str]:
     return {
-        queryid: " ".join(text.split()) for queryid, text in _rows(path, 2, notes, check=lambda row: check_query(Query(row[0], row[1])))
+        queryid: " ".join(text.split()) for queryid, text in _rows(path, 2, request, check=lambda row: check_query(Query(row[0], row[1])))
     }
 
 
 def _documents(path: Path, docids: set[str], request: Request) -> Iterator[Document]:
     """The chosen rows of the docs file: docid, url, title, body."""
     with request.progress("reading MS MARCO documents", unit="documents") as advance:
-        for docid, _, title, body in _rows(path, 4, request.notes):
+        for docid, _, title, body in _rows(path, 4, request):
             advance(1)
             if docid not in docids:
                 continue

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from promptdsi.corpus import reading
 from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query, check_document, check_query
-from promptdsi.corpus.reading import Line, parse_lines
+from promptdsi.corpus.reading import Line
 from promptdsi.corpus.sources import Request, SourceData
-from promptdsi.corpus.sources.paper_split import paper_data, truncate_words
+from promptdsi.corpus.sources.paper_split import paper_data, raw_records, truncate_words
 from promptdsi.errors import DataError, UsageError
 
 NAME = "nq320k"
@@ -27,9 +27,7 @@ MARKUP = re.compile(r"^</?[A-Za-z][^<>]*>$")
 
 
 def build(request: Request) -> SourceData:
-    if request.raw is None:
-        raise UsageError("nq320k is built from the official files: --raw FOLDER with the train and dev files (.jsonl or .jsonl.gz)")
-    files = _raw_files(request.raw)
+    files = check(request)
     documents: dict[str, Document] = {}
     queries: dict[str, Query] = {}
     qrels: dict[str, dict[Judgement, None]] = {"train": {}, "test": {}}  # judgements in order, each once
@@ -44,8 +42,10 @@ def build(request: Request) -> SourceData:
     return paper_data(SourceData(corpus, ORIGIN, LICENCE), request)
 
 
-def _raw_files(folder: Path) -> list[tuple[Path, str]]:
-    """Train files first, then dev files, by the word in their names; the official dev queries are the test queries."""
+def check(request: Request) -> list[tuple[Path, str]]:
+    """The raw files and their splits, train files first, by the word in their names; the official dev queries are the test queries."""
+    if (folder := request.raw) is None:
+        raise UsageError("nq320k is built from the official files: --raw FOLDER with the train and dev files (.jsonl or .jsonl.gz)")
     files = sorted(path for path in folder.glob("*") if path.name.endswith((".jsonl", ".jsonl.gz")))
     train = [(path, "train") for path in files if "train" in path.name]
     dev = [(path, "test") for path in files if "dev" in path.name and "train" not in path.name]
@@ -69,8 +69,7 @@ def _examples(path: Path, request: Request) -> Iterator[tuple[Document, Query]]:
             raise ValueError(f"not a Natural Questions example: {reason}") from None
         return document, query
 
-    for _, example in parse_lines(path, request.notes, parse):
-        yield example
+    return raw_records(path, request, parse)
 
 
 def title_of(record: dict[str, Any]) -> str:

@@ -7,10 +7,12 @@ dev queries are the test queries.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes, merge_corpora
-from promptdsi.corpus.sources import Request, SourceData
+from promptdsi.corpus.reading import Line, Parsed, parse_lines
+from promptdsi.corpus.sources import MALFORMED, Request, SourceData, malformed_lines
 from promptdsi.corpus.splitting import corpora_of_groups, seeded_order
 from promptdsi.corpus.streams import Stream
 from promptdsi.errors import PromptDSIError
@@ -25,6 +27,25 @@ def truncate_words(words: list[str], max_words: int, notes: ReadNotes) -> str:
         notes.count(f"texts are longer than {max_words:,} words and were cut there (--max-words)")
         words = words[:max_words]
     return " ".join(words)
+
+
+def raw_records(path: Path, request: Request, parse: Callable[[Line], Parsed]) -> Iterator[Parsed]:
+    """The records of a raw file. Malformed lines are skipped and counted, unless `on_error` says to stop.
+
+    A file without a single good line is not the file we expect: its first error is raised.
+    """
+    if request.on_error is not None:
+        yield from (record for _, record in parse_lines(path, request.notes, parse))
+        return
+    good, notes = 0, ReadNotes(skip=True)
+    for _, record in parse_lines(path, notes, parse):
+        good += 1
+        yield record
+    if notes.skipped and not good:
+        raise notes.skipped[0]
+    if notes.skipped:
+        request.notes.count(MALFORMED, len(notes.skipped))
+        request.notes.remark(f"the first malformed line of {path.name}: {notes.skipped[0]}")
 
 
 def paper_data(data: SourceData, request: Request, *, max_new: int | None = None, max_tune: int | None = None) -> SourceData:
@@ -46,7 +67,7 @@ def paper_data(data: SourceData, request: Request, *, max_new: int | None = None
     for part in (corpora[:1], corpora[1:], [held_out]):
         _hold_out_dev(part, request.seed)
     sizes = {"chunk": request.chunk, "max_new": max_new, "max_tune": max_tune, "max_words": request.max_words}
-    rule = {"rule": "90/9/1", "seed": request.seed, **sizes}
+    rule = {"rule": "90/9/1", "seed": request.seed, **sizes, **malformed_lines(request.notes)}
     stream = Stream(name, corpora, rule, data.origin, data.licence, [held_out])
     return data._replace(corpus=merge_corpora([*corpora, held_out], name), default_stream=stream)
 
