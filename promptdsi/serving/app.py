@@ -39,7 +39,7 @@ MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ERRORS = {
-    400: "the request makes no sense to the index, such as a condition that is none",
+    400: "the index cannot do this, such as search with a condition that has no operator",
     401: "a token is missing or wrong",
     403: "the token may not do this, the server is read only, or the request comes from another site",
     404: "there is no such document, generation, job or address",
@@ -108,20 +108,29 @@ async def raise_validation_error(request: Request, error: Exception) -> Response
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
-    message = f"{field}: {first['msg']}" if field else str(first["msg"])
-    raise APIError(422, "invalid", message, "see /docs")
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        raise APIError(422, "invalid", f"the body is not JSON: {first['ctx']['error']} at character {field}")
+    if first["loc"] == ("body",) and first["type"] in ("model_attributes_type", "model_type", "missing"):
+        raise APIError(422, "invalid", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs")
+    if first.get("ctx", {}).get("pattern") == r"\S":
+        reason = "is blank"
+    raise APIError(422, "invalid", f"{field}: {reason}" if field else reason, "see /docs")
 
 
 async def raise_http_error(request: Request, error: Exception) -> Response:
     """Unknown addresses and wrong methods; of the methods allowed the framework names only those of the first route that matches."""
     assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
+    headers, message = dict(error.headers or {}), str(error.detail)
+    if error.status_code == 404:
+        message = "there is nothing at this address"
     if error.status_code == 405:
         every = (*routes.reading.routes, *routes.writing.routes, *routes.health.routes, *request.app.routes)
         matching = [route for route in every if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
         headers["Allow"] = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+        message = f"this address takes {headers['Allow']}, not {request.method}"
     code = {404: "not_found", 405: "method"}.get(error.status_code, "http")
-    raise APIError(error.status_code, code, str(error.detail), headers=headers)
+    raise APIError(error.status_code, code, message, "see /docs", headers)
 
 
 class HeaderTimeoutProtocol(H11Protocol):

@@ -44,7 +44,8 @@ def from_lines(body: bytes, unit: str = "line") -> list[Document]:
         except DataError as error:
             column = f", column {error.column}" if error.column is not None and unit == "line" else ""
             position = f"{unit} {error.line}{column}: " if error.line is not None else ""
-            raise APIError(422, "documents", f"{position}{error.problem}", "nothing was added") from None
+            problem = error.problem.replace('no "_id"', 'no "docid" or "_id"')
+            raise APIError(422, "documents", f"{position}{problem}", "nothing was added") from None
     if not documents:
         raise APIError(422, "documents", "there is no document", "send one JSON object a line, with `docid` and `text`")
     if ambiguous := next((document for document in documents if "docid" in document.metadata), None):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Security
+from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi import Path as PathParameter
 from fastapi.responses import Response
 from fastapi.security import HTTPBearer
@@ -32,7 +32,19 @@ Docid = Annotated[str, PathParameter(examples=["weather-jet-stream"])]
 ANY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 # The middleware has checked the token by then; this only puts it into the OpenAPI description.
 token = Security(HTTPBearer(auto_error=False, description="the write token"))
-reading, writing, health = APIRouter(tags=["read"]), APIRouter(tags=["write"], dependencies=[token]), APIRouter(tags=["health"])
+
+
+async def check_parameters(request: Request) -> None:
+    """An unknown parameter is an error: a misspelled condition that is ignored would find what it should have left out."""
+    names = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    if unknown := sorted(set(request.query_params) - names):
+        hint = f"there are {', '.join(sorted(names))}" if names else "this address takes none"
+        raise APIError(422, "invalid", f"there is no parameter {unknown[0][:50]!r}", hint)
+
+
+checked = Depends(check_parameters)
+reading, writing = APIRouter(tags=["read"], dependencies=[checked]), APIRouter(tags=["write"], dependencies=[checked, token])
+health = APIRouter(tags=["health"])
 
 
 @reading.post("/api/search", response_model=schemas.SearchResponse)
@@ -111,7 +123,7 @@ async def list_generations(service: ServiceDep) -> Fields:
 async def list_folders(service: ServiceDep) -> Fields:
     """The folders that documents came from, and the generation that last brought the index in step with each.
 
-    The folders are not read again: what changed in them since is not known here.
+    The folders are not read again: what changed in them since is not names here.
     """
     folders = [folder._asdict() | {"folder": Path(folder.folder).name} for folder in await service.live.folders()]
     return {"generation": service.live.newest.generation, "folders": folders}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small
@@ -34,6 +35,16 @@ def test_hits_become_dictionaries_and_searches_await(place: Path) -> None:
     hits = index.search("what is water made of", k=3, explain=True)
     assert asyncio.run(index.asearch("what is water made of", k=3, explain=True)) == hits
     assert json.loads(json.dumps(hits[0].to_dict()))["docid"] == hits[0].docid
+
+
+def test_many_searches_await_at_once_and_an_index_is_opened_meanwhile(place: Path) -> None:
+    index = Index.open(place, check=False)  # its files are opened by the first search
+    queries = [f"{word} number {number}" for number, word in enumerate(["water", "tea", "sound", "light"] * 25)]
+
+    async def search_all() -> list[Any]:
+        return await asyncio.gather(*(index.asearch(query, k=5) for query in queries))
+
+    assert asyncio.run(search_all()) == [index.search(query, k=5) for query in queries]
 
 
 @pytest.mark.parametrize("call", [lambda index: index.search("water", limit=3), lambda index: index.tune(k=3)])

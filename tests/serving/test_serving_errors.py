@@ -41,6 +41,32 @@ def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path
     assert answers[5].status_code == 405 and answers[5].headers["Allow"] == "DELETE, GET"
 
 
+@pytest.mark.parametrize(
+    ("method", "address", "body", "message", "hint"),
+    [
+        ("POST", "/api/search", b'{"query": "tea"', "the body is not JSON: Expecting ',' delimiter at character 15", None),
+        ("POST", "/api/search", b"[]", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs"),
+        ("POST", "/api/search", b"", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs"),
+        ("POST", "/api/search", b'{"q": "tea"}', "there is no field 'q'", "see /docs"),
+        ("GET", "/api/search?q=%20", b"", "q: is blank", "see /docs"),
+        (
+            "GET",
+            "/api/search?q=tea&wher=year>2020",
+            b"",
+            "there is no parameter 'wher'",
+            "there are at, explain, k, min_confidence, q, where",
+        ),
+        ("GET", "/api/index?at=1", b"", "there is no parameter 'at'", "this address takes none"),
+        ("GET", "/api/document/x", b"", "there is nothing at this address", "see /docs"),
+        ("GET", "/api/documents", b"", "this address takes POST, not GET", "see /docs"),
+    ],
+)
+def test_mistakes_are_explained(server: served.Served, method: str, address: str, body: bytes, message: str, hint: str | None) -> None:
+    headers = {"Content-Type": "application/json"} if body else {}
+    error = server.client.request(method, address, content=body, headers=headers).json()["error"]
+    assert (error["message"], error["hint"]) == (message, hint)
+
+
 def test_an_unexpected_error_gives_no_details(server: served.Served, monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     def fails() -> None:
         raise RuntimeError(f"secret of {path}")
