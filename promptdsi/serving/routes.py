@@ -123,7 +123,7 @@ async def list_generations(service: ServiceDep) -> Fields:
 async def list_folders(service: ServiceDep) -> Fields:
     """The folders that documents came from, and the generation that last brought the index in step with each.
 
-    The folders are not read again: what changed in them since is not names here.
+    The folders are not read again: what changed in them since is not known here.
     """
     folders = [folder._asdict() | {"folder": Path(folder.folder).name} for folder in await service.live.folders()]
     return {"generation": service.live.newest.generation, "folders": folders}
