@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import promptdsi
+from promptdsi.bench.preflight import check_runs, stream_folder
 from promptdsi.bench.protocol import Protocol
 from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, SearchRecord, digest, make_method
 from promptdsi.bench.runs import RunStore, compare_ranks
 from promptdsi.bench.schema import Params, Split, read_json
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.generators import make_generator, options_of
+from promptdsi.corpus.generators import Generator, make_generator, options_of
 from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
-from promptdsi.corpus.sources import Request, build_stream, source_of
+from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.streams import Stream, open_stream
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import sha256_of
@@ -49,6 +50,7 @@ class Runner:
     def __init__(self, store: RunStore, *, offline: bool = False, progress: Progress = silent, notify: Notify = lambda line: None) -> None:
         self.store, self.offline, self.progress, self.notify = store, offline, progress, notify
         self._streams: dict[str, Stream] = {}
+        self._generator: tuple[str, Generator | None] = ("", None)  # of the specification with this name
         self._cache: tuple[str, EncodingCache] = ("", EncodingCache())  # of the encoder with this name
 
     def run(self, runs: Iterable[Run], *, fresh: bool = False, until: float | None = None) -> list[Path]:
@@ -75,13 +77,11 @@ class Runner:
             written.append(self.store.write(record))
         return written
 
-    def check(self, runs: Sequence[Run]) -> None:
-        """Check first what a run could miss hours later: the source of its stream, documents to search settings on."""
+    def check(self, runs: Sequence[D0 | Run]) -> None:
+        """Check first what a run could miss hours later: see `preflight`; and documents to search settings on."""
+        check_runs(runs, self.store, self.generator, offline=self.offline)
         for run in runs:
-            if not (self.stream_folder(run.d0.stream) / "stream.json").is_file():
-                source_of(run.d0.stream["source"])
-        for run in runs:
-            if run.search:
+            if isinstance(run, Run) and run.search:
                 search_corpora(self.stream(run.d0.stream, "dev"))
 
     def record(self, run: Run) -> RunRecord:
@@ -121,31 +121,40 @@ class Runner:
         those of dev always, because settings are searched with them."""
         name = digest([spec, split])
         if name not in self._streams:
-            folder = self.stream_folder(spec)
+            folder = stream_folder(self.store, spec)
             if not (folder / "stream.json").is_file():
                 self.build(spec).write(folder, progress=self.progress)
             self._streams[name] = open_stream(folder, splits=sorted({"train", "dev", split}))
         return self._streams[name]
 
-    def stream_folder(self, spec: Params) -> Path:
-        return self.store.work / "streams" / digest(spec)
-
     def build(self, spec: Params) -> Stream:
         """The stream, with pseudo-queries where it names a generator; each is cached, so that an interruption loses little."""
         options = {key: value for key, value in spec.items() if key not in ("source", "seed", "raw", "pseudo")}
         raw = Path(spec["raw"]) if "raw" in spec else None
-        stream = build_stream(spec["source"], Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline), **options)
+        request = Request(seed=spec.get("seed", 0), raw=raw, offline=self.offline)
+        stream = build_stream(spec["source"], request, **options)
+        for sentence in request.notes.sentences():
+            self.notify(sentence)
         if "pseudo" not in spec:
             return stream
-        name = spec["pseudo"].get("generator", "spans")
-        runs_a_model = {} if "device" not in options_of(name) else {"offline": self.offline, "device": torch_device("auto")}
-        generator = make_generator(name, **{key: value for key, value in spec["pseudo"].items() if key != "generator"}, **runs_a_model)
+        generator = self.generator(spec["pseudo"])
         cache = QueryCache(self.store.work, generator)
 
         def extend(corpora: Iterable[Corpus]) -> list[Corpus]:
             return [with_queries(corpus, generate_queries(corpus, generator, cache, progress=self.progress)) for corpus in corpora]
 
         return replace(stream, corpora=extend(stream.corpora), extra=extend(stream.extra))
+
+    def generator(self, spec: Params) -> Generator:
+        """The generator that a stream names, loaded; the last one is kept, because the next stream may name it again."""
+        if self._generator[0] != digest(spec):
+            name, options = spec.get("generator", "spans"), {key: value for key, value in spec.items() if key != "generator"}
+            machine = {} if "device" not in options_of(name) else {"offline": self.offline, "device": torch_device("auto")}
+            generator = make_generator(name, **options, **machine)
+            generator.load()
+            self._generator = (digest(spec), generator)
+        assert self._generator[1] is not None
+        return self._generator[1]
 
     def d0(self, d0: D0) -> D0Checkpoint:
         """The D0 checkpoint; learned from its seed where it is missing, and compared with what was recorded."""
@@ -159,6 +168,7 @@ class Runner:
             if self.store.d0(d0) is None:  # learned for other results
                 self.store.write(record)
             return D0Checkpoint(method, record.sha256)
+        self.check([d0])
         self.notify(f"learning D0 ({d0.file})")
         method = RowsOnly.from_params(d0.params | {"offline": self.offline})
         record = self.learn_d0(d0, method, folder)

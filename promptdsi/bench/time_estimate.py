@@ -11,6 +11,7 @@ import numpy as np
 from promptdsi.bench.plan import Experiment
 from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, default_params, digest
 from promptdsi.bench.runs import RunStore
+from promptdsi.bench.schema import Params
 from promptdsi.methods import methods
 from promptdsi.methods.dsi_method import DSIMethod
 from promptdsi.methods.sequential import Sequential
@@ -22,6 +23,11 @@ ANNOTATED = 2.0  # annotated train queries per document: squadx and NQ320k have 
 DOCUMENTS = {"demo": 352, "squadx": 9_725, "nq320k": 109_714, "msmarco300k": 321_582}  # of a stream that takes all of its source
 UNKNOWN = 10_000  # documents of any other source
 NO_TRAINING = 30.0  # seconds of a method that trains nothing, for 3,000 documents: it encodes or counts words
+
+
+def documents_of(stream: Params) -> int:
+    """About how many documents a stream has that is not built yet."""
+    return int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN)))
 
 
 class Guess(NamedTuple):
@@ -96,7 +102,7 @@ class Timing:
         """The seconds a run's training would take at the speeds above: documents × queries × epochs, and the size of the backbone."""
         params, stream, kind = default_params(run.method) | run.params, run.d0.stream, methods()[run.method]
         sizes = self.sizes.get(digest(stream))
-        documents = sum(sizes) if sizes else int(stream.get("limit", DOCUMENTS.get(stream["source"], UNKNOWN)))
+        documents = sum(sizes) if sizes else documents_of(stream)
         first = sizes[0] if sizes else round(documents * (1 - stream.get("new", 5) * stream.get("share", 0.02)))
         if not issubclass(kind, DSIMethod):  # it trains D0 itself, if at all
             return NO_TRAINING * documents / 3000 + documents * ANNOTATED * float(params.get("fit.epochs", 0)) / FULL_SPEED

@@ -27,6 +27,14 @@ def sample(corpus: Corpus, size: int, *, seed: int, after: int = 0, name: str = 
     return corpora_of_groups(corpus, {name or corpus.name: [document for document in corpus.documents if document.docid in chosen]})[0]
 
 
+def keep_values(corpus: Corpus, field: str, values: Sequence[str]) -> Corpus:
+    """The documents that have one of the values in a metadata field, with their queries."""
+    documents = [document for document in corpus.documents if str(document.metadata.get(field)) in values]
+    if not documents:
+        raise UsageError(f"no document has {field!r} among {', '.join(values)}")
+    return corpora_of_groups(corpus, {corpus.name: documents})[0]
+
+
 def split_at_random(corpus: Corpus, *, new: int, share: float, seed: int) -> list[Corpus]:
     """D0 and `new` corpora that hold `share` of the documents each (the paper: 90 % + 5 × 2 %)."""
     order = seeded_order([document.docid for document in corpus.documents], seed, "split")

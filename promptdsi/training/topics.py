@@ -10,6 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +41,7 @@ class Topics(NamedTuple):
 
 def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: str = "kmeans", seed: int = 0) -> Topics:
     """Cluster document vectors (n, D) and name the clusters."""
-    if engine not in ENGINES:
-        raise UsageError(f"no topic engine {engine!r}; there are {', '.join(ENGINES)}")
+    check_engine(engine)
     if len(vectors) < 8:
         raise PromptDSIError(f"{len(vectors)} documents are too few to mine topics from; use another prompt strategy")
     raw = ENGINES[engine](vectors, seed)
@@ -52,6 +52,15 @@ def mine_topics(vectors: NDArray[np.float32], texts: Sequence[str], *, engine: s
     labels = np.array([number_of.get(int(label), -1) for label in raw], dtype=np.int64)
     terms = top_words(texts, labels, len(number_of))
     return Topics(labels, [list(scores) for scores in terms], [list(scores.values()) for scores in terms])
+
+
+def check_engine(engine: str) -> None:
+    """Refuse an engine that does not exist or is not installed."""
+    if engine not in ENGINES:
+        raise UsageError(f"no topic engine {engine!r}; there are {', '.join(ENGINES)}")
+    for library in ("bertopic", "hdbscan", "umap") if engine == "bertopic" else ():
+        if find_spec(library) is None:
+            raise PromptDSIError(f"topic engine bertopic needs {library}: pip install 'promptdsi[topics]'")
 
 
 def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
@@ -70,12 +79,10 @@ def _kmeans(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
 
 def _bertopic(vectors: NDArray[np.float32], seed: int) -> NDArray[Any]:
     """UMAP and HDBSCAN with BERTopic's settings, as the paper uses them: 15 neighbors, 5 components, cosine."""
-    try:
-        from bertopic import BERTopic
-        from hdbscan import HDBSCAN
-        from umap import UMAP
-    except ImportError as error:
-        raise PromptDSIError(f"topic engine bertopic needs {error.name}: pip install 'promptdsi[topics]'") from None
+    from bertopic import BERTopic
+    from hdbscan import HDBSCAN
+    from umap import UMAP
+
     model = BERTopic(
         umap_model=UMAP(n_neighbors=15, n_components=5, min_dist=0.0, metric="cosine", random_state=seed),
         hdbscan_model=HDBSCAN(

@@ -15,6 +15,7 @@ from promptdsi import Corpus, DataError, Document, Judgement, PromptDSIError, Qu
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import open_stream
+from promptdsi.errors import UsageError
 
 
 def numbered(count: int) -> Corpus:
@@ -239,3 +240,13 @@ def test_the_table_is_printed_and_json_is_one_object(run: Any) -> None:
     assert "train queries" in shown.stdout and "d4" in shown.stdout and "total" in shown.stdout
     assert json.loads(run("data", "demo", "-o", "s", "--json", "--quiet").stdout)["name"] == "demo"
     assert run("data", "demo", "-o", "s", "--json", "--quiet").stderr == ""
+
+
+def test_a_stream_keeps_the_documents_with_some_values_of_a_field() -> None:
+    stream = build_stream("demo", Request(), keep={"subject": ["cooking", "weather"]}, new=2, share=0.1)
+    documents = [document for corpus in stream.corpora for document in corpus.documents]
+    assert {document.metadata["subject"] for document in documents} == {"cooking", "weather"}
+    assert stream.rule["keep"] == {"subject": ["cooking", "weather"]}
+    assert {pair.docid for corpus in stream.corpora for pair in corpus.pairs("test")} <= {document.docid for document in documents}
+    with pytest.raises(UsageError, match="no document has 'subject' among nothing"):
+        build_stream("demo", Request(), keep={"subject": ["nothing"]})

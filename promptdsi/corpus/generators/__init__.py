@@ -33,6 +33,9 @@ class Generator(ABC):
         """What the queries of a given document depend on."""
         return {"generator": self.NAME} | {name: value for name, value in asdict(self).items() if name not in self.not_in_key}
 
+    def load(self) -> None:  # noqa: B027  # most generators have no model to load
+        """Load its model, if it has one: an error where that cannot be done."""
+
     @abstractmethod
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         """Yield the raw queries of each document in turn; called with at most `batch_size` documents."""

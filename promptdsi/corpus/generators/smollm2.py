@@ -62,6 +62,9 @@ class SmolLM2(Generator):
     offline: bool = False
     quiet: bool = True
 
+    def load(self) -> None:
+        self._loaded  # noqa: B018  # loads on first use
+
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
         import torch
 

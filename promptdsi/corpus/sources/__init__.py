@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
-from promptdsi.corpus.splitting import sample, split_at_random, split_by_date, split_by_value
+from promptdsi.corpus.splitting import keep_values, sample, split_at_random, split_by_date, split_by_value
 from promptdsi.corpus.streams import Stream
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError, UsageError
@@ -93,11 +93,13 @@ def build_stream(
     limit: int | None = None,
     by: str | None = None,
     by_date: str | None = None,
+    keep: Mapping[str, Sequence[str]] | None = None,
     tune: int = 0,
 ) -> Stream:
     """Build a stream. Without options a source gives its default stream, if it has one.
 
-    `tune` documents outside the sample of `limit` become an extra corpus, for the search of hyper-parameters.
+    `keep` restricts documents to those with one of the given values of a metadata field. `tune` documents outside the sample of `limit`
+    become an extra corpus, for the search of hyper-parameters.
     """
     if by and by_date:
         raise UsageError("--by and --by-date exclude each other")
@@ -111,7 +113,10 @@ def build_stream(
     data = source.build(replace(request, name=rest))
     if data.default_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
         return data.default_stream
-    corpus, extra, size = data.corpus, [], len(data.corpus) if limit is None else limit
+    corpus = data.corpus
+    for name, values in (keep or {}).items():
+        corpus = keep_values(corpus, name, values)
+    extra, size = [], len(corpus) if limit is None else limit
     if tune and len(corpus) < size + tune:
         raise UsageError(f"{tune} documents beside a sample of {size:,} were asked for, but there are only {len(corpus):,}")
     if tune:
@@ -119,7 +124,7 @@ def build_stream(
     if limit is not None:
         corpus = sample(corpus, limit, seed=request.seed)
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
-    rule: dict[str, Any] = {"limit": limit, "seed": request.seed}
+    rule: dict[str, Any] = {"limit": limit, "seed": request.seed} | ({"keep": dict(keep)} if keep else {})
     if by:
         corpora = split_by_value(corpus, by)
         rule |= {"by": by, "values": [str(part.documents[0].metadata[by]) for part in corpora]}
