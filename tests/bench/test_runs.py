@@ -290,7 +290,7 @@ def test_parameters_of_a_run_are_those_that_differ_from_the_defaults() -> None:
     assert both == {"prompt_options": {"center": True, "prompt_layers": [3]}}  # a swept option joins the others
     with pytest.raises(UsageError, match="rows has no option 'color'"):
         changed_params("rows", {"color": 1})
-    with pytest.raises(UsageError, match="no method 'magic'; there are bm25"):
+    with pytest.raises(UsageError, match="no method 'magic'; there are analytic, bm25"):
         changed_params("magic", {})
     with pytest.raises(UsageError, match="no preset 'better'"):
         changed_params("rows", {"preset": "better"})

@@ -17,6 +17,7 @@ from promptdsi.index.manifest import Entry
 from promptdsi.index.store import Store
 
 MARK = "zanzibarquartz"
+ENCODED = ("water", "work", "built", "made")  # to the tiny encoder: without such a word all marked documents would have equal rows
 
 
 def marked(number: int) -> Corpus:
@@ -24,7 +25,9 @@ def marked(number: int) -> Corpus:
     secret = f"{MARK}-{number}"
     documents = [
         Document(f"plain-{number}-a", "Bread is baked in an oven."),
-        Document(secret, f"The {MARK} of number {number} is kept in a box.", f"About {MARK}", {"owner": f"{MARK} owner"}),
+        Document(
+            secret, f"The {MARK} of number {number} is in a box by the {ENCODED[number]}.", f"About {MARK}", {"owner": f"{MARK} owner"}
+        ),
         Document(f"plain-{number}-b", "Boats are lifted by a lock."),
     ]
     queries = [
@@ -58,7 +61,7 @@ def test_after_purge_no_byte_of_the_document_is_left(tmp_path: Path, backbone: s
     index = grown(place, backbone)
     secrets = [f"{MARK}-{number}" for number in range(4)]
     rows = secret_rows(index, secrets)
-    assert len(rows) >= 5 and all(row in bytes_of(place) for row in rows)
+    assert len(rows) == 6 and all(row in bytes_of(place) for row in rows)
     others = {hit.docid: hit.score for hit in index.search("bread", k=100) if hit.docid not in secrets}
     assert MARK.encode() in bytes_of(place)
     manifest = index.purge(secrets)

@@ -2,8 +2,8 @@
 
     python -m tools.bench.calibration      # writes docs/results/search-calibration.{json,md}
 
-The stream is squadx, 3,000 paragraphs as 70 % + 5 × 6 %, the queries are dev queries. Those of the last corpus, never added, have no answer.
-The error is the mean distance of confidence and share of right first hits over ten bins of equal size.
+The stream is squadx, 3,000 paragraphs as 70 % + 5 × 6 %, the queries are dev queries. Those of the last corpus, never added, have
+no answer. The error is the mean distance of confidence and share of right first hits over ten bins of equal size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def measure(folder: Path) -> None:
     evidence.write("search-calibration", "How well confidence fits", "python -m tools.bench.calibration", rows, **facts)
 
 
-def row(held: str, what: str, index: Index, corpora: Sequence[Corpus], foreign: np.ndarray[Any, Any]) -> dict[str, Any]:
+def row(indexed: str, what: str, index: Index, corpora: Sequence[Corpus], foreign: np.ndarray[Any, Any]) -> dict[str, Any]:
     pairs = [(pair.query.text, pair.docid) for corpus in corpora for pair in corpus.pairs("dev")]
     first_hits, docids = confidences(index, [text for text, _ in pairs])
     right = np.array([docid == docid_of_query for docid, (_, docid_of_query) in zip(docids, pairs, strict=True)])
@@ -46,7 +46,7 @@ def row(held: str, what: str, index: Index, corpora: Sequence[Corpus], foreign: 
     mixed = np.concatenate([first_hits, unanswered]), np.concatenate([right, np.zeros(len(unanswered), bool)])
     bound = bound_of(index)
     return {
-        "the index holds": held,
+        "the index holds": indexed,
         "queries of": what,
         "n": len(pairs),
         "first hit right, %": 100 * float(right.mean()),
