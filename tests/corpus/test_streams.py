@@ -246,7 +246,7 @@ def test_a_stream_keeps_the_documents_with_some_values_of_a_field() -> None:
     stream = build_stream("demo", Request(), keep={"subject": ["cooking", "weather"]}, new=2, share=0.1)
     documents = [document for corpus in stream.corpora for document in corpus.documents]
     assert {document.metadata["subject"] for document in documents} == {"cooking", "weather"}
-    assert stream.rule["keep"] == {"subject": ["cooking", "weather"]}
+    assert stream.split["keep"] == {"subject": ["cooking", "weather"]}
     assert {pair.docid for corpus in stream.corpora for pair in corpus.pairs("test")} <= {document.docid for document in documents}
     with pytest.raises(UsageError, match="no document has 'subject' among nothing"):
         build_stream("demo", Request(), keep={"subject": ["nothing"]})

@@ -111,18 +111,10 @@ def build_stream(
     if request.raw is not None and source.name not in ("nq320k", "msmarco300k"):
         raise UsageError(f"--raw has no meaning for {source.name}")
     data = source.build(replace(request, name=rest))
-    if data.default_stream is not None and all(option is None for option in (new, share, limit, by, by_date)):
+    plain = not tune and all(option is None for option in (new, share, limit, by, by_date, keep))
+    if data.default_stream is not None and plain:
         return data.default_stream
-    corpus = data.corpus
-    for name, values in (keep or {}).items():
-        corpus = keep_values(corpus, name, values)
-    extra, size = [], len(corpus) if limit is None else limit
-    if tune and len(corpus) < size + tune:
-        raise UsageError(f"{tune} documents beside a sample of {size:,} were asked for, but there are only {len(corpus):,}")
-    if tune:
-        extra = [sample(corpus, tune, seed=request.seed, after=size, name="tune")]
-    if limit is not None:
-        corpus = sample(corpus, limit, seed=request.seed)
+    corpus, extra = sampled(data.corpus, keep=keep, limit=limit, tune=tune, seed=request.seed)
     new, share = DEFAULT_NEW if new is None else new, DEFAULT_SHARE if share is None else share
     rule: dict[str, Any] = {"limit": limit, "seed": request.seed} | ({"keep": dict(keep)} if keep else {})
     if by:
@@ -135,6 +127,19 @@ def build_stream(
         corpora = split_at_random(corpus, new=new, share=share, seed=request.seed)
         rule |= {"new": new, "share": share}
     return Stream(corpus.name, corpora, rule | malformed_lines(request.notes), data.origin, data.licence, extra)
+
+
+def sampled(
+    corpus: Corpus, *, keep: Mapping[str, Sequence[str]] | None, limit: int | None, tune: int, seed: int
+) -> tuple[Corpus, list[Corpus]]:
+    """The documents of a stream, and the extra corpus of `tune` documents if one is wanted."""
+    for name, values in (keep or {}).items():
+        corpus = keep_values(corpus, name, values)
+    size = len(corpus) if limit is None else limit
+    if tune and len(corpus) < size + tune:
+        raise UsageError(f"{tune} documents beside a sample of {size:,} were asked for, but there are only {len(corpus):,}")
+    extra = [sample(corpus, tune, seed=seed, after=size, name="tune")] if tune else []
+    return corpus if limit is None else sample(corpus, limit, seed=seed), extra
 
 
 MALFORMED = "malformed lines of the raw files were skipped"
