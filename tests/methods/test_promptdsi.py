@@ -337,3 +337,14 @@ def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path
     assert method.search("jet stream")[0] == method.search(["jet stream"])[0]  # one text is one query, not many letters
     with pytest.raises(DataError, match="holds no saved method"):
         PromptDSI.load(tmp_path)
+
+
+def test_prompts_of_no_length_are_the_control_that_trains_rows_with_dropout(quick: dict[str, Any], stream: list[Corpus]) -> None:
+    texts = [pair.query.text for pair in stream[0].pairs("test")]
+    empty, rows = new_method(quick, "s++"), new_method(quick, "none")
+    empty.prompt_options = {"prompt_length": 0}
+    for method in (empty, rows):
+        method.fit(stream[0]).add(stream[1])
+    assert torch.equal(empty.encode(texts), rows.encode(texts))  # a query is encoded as without prompts
+    assert not torch.equal(empty.model_.rows.blocks[-1], rows.model_.rows.blocks[-1])  # but rows were trained with dropout
+    assert empty.model_.strategy.sizes()["prompts"] == 0

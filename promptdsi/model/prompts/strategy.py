@@ -223,8 +223,8 @@ def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
     for option, values in strategy.allowed.items():
         if getattr(strategy, option, values[0]) not in values:
             raise UsageError(f"prompt strategy {name}: {option}={getattr(strategy, option)!r} is none of {', '.join(values)}")
-    if strategy.prompt_length < 2 or strategy.prompt_length % 2:
-        raise UsageError(f"prompt_length={strategy.prompt_length} counts key and value rows together: it must be even and positive")
+    if strategy.prompt_length < 0 or strategy.prompt_length % 2:
+        raise UsageError(f"prompt_length={strategy.prompt_length} counts key and value rows together: it must be even and not negative")
     return strategy
 
 
