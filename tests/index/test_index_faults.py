@@ -38,8 +38,18 @@ def change(what: str, place: Path, corpora: list[Corpus], backbone: str) -> None
         "delete": lambda: index.delete(first),
         "purge": lambda: index.purge(first),
         "rollback": lambda: index.rollback(1),
+        "teach": lambda: index.teach([("a query of somebody", first)]),
+        "sync": lambda: index.sync(notes(place.parent / "notes")),
     }
     actions[what]()
+
+
+def notes(folder: Path) -> Path:
+    """Two files that no index holds yet."""
+    folder.mkdir(exist_ok=True)
+    for name, text in (("oven.md", "# Oven\n\nBread is baked in an oven."), ("lock.txt", "Boats are lifted by a lock.")):
+        (folder / name).write_text(text)
+    return folder
 
 
 def begin(what: str, original: Path, place: Path) -> None:
@@ -56,7 +66,7 @@ def outcome(place: Path) -> tuple[object, ...]:
         return ("nothing",)
 
 
-@pytest.mark.parametrize("what", ["create", "add", "delete", "purge", "rollback"])
+@pytest.mark.parametrize("what", ["create", "add", "delete", "purge", "rollback", "teach", "sync"])
 def test_killed_at_any_step_leaves_the_old_or_the_new(
     what: str, original: Path, corpora: list[Corpus], backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +97,7 @@ def test_killed_at_any_step_leaves_the_old_or_the_new(
     assert seen == {False, True}  # deaths fell on both sides of the commit
 
 
-@pytest.mark.parametrize("what", ["create", "add", "purge"])
+@pytest.mark.parametrize("what", ["create", "add", "purge", "teach", "sync"])
 def test_power_loss_keeps_what_was_reported_done(
     what: str, original: Path, corpora: list[Corpus], backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
