@@ -35,15 +35,25 @@ def undelete(store: Store, docids: Sequence[str]) -> Manifest:
 
 
 def rollback(store: Store, to: int | None = None) -> Manifest:
-    """Commit a generation that equals an earlier one. Nothing is lost: another rollback undoes it."""
+    """Commit a generation that equals an earlier one, by default the one before the last change; called again, one further back.
+
+    Nothing is lost: every generation stays, and `to` leads to any of them.
+    """
     with store.writing():
         parent = store.ready(_ids_blobs)
-        target = to if to is not None else parent.parent
+        target = to if to is not None else _before(store, parent)
         if target is None or target == parent.number:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
         state = store.manifest(target)
         store.check(state, state.blobs())
         return store.commit(replace(state.next("rollback", event={"to": target}), number=parent.number + 1, parent=parent.number))
+
+
+def _before(store: Store, manifest: Manifest) -> int | None:
+    """The generation before the change that this one shows: a rollback shows the change it went back to."""
+    while manifest.kind == "rollback":
+        manifest = store.manifest(manifest.event["to"])
+    return manifest.parent
 
 
 def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:

@@ -252,7 +252,7 @@ class Index:
         return self._committed(purge.purge(self._writable(), None if docids is None else delete.docid_list(docids)))
 
     def rollback(self, to: int | None = None) -> Manifest:
-        """Commit a new generation that equals an earlier one, by default the one before."""
+        """Commit a new generation that equals an earlier one, by default the one before the last change; again, one further back."""
         return self._committed(delete.rollback(self._writable(), to))
 
     def log(self) -> list[Manifest]:

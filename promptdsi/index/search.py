@@ -109,10 +109,14 @@ def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) 
 
 def _hit(generation: Generation, query: str, rank: int, row: int, score: float, confidence: float | None) -> Hit:
     entry, document, passage = generation.origin(row).entry, generation.document(row), generation.passage(row)
-    title = document.title if document else ""
-    text = snippet(document.text[slice(*passage)] if passage else document.text, query) if document else ""
-    start = passage[0] if passage else 0
-    heading, page = (heading_at(document.text, start) if passage else "", page_at(document.metadata, start)) if document else ("", None)
+    title = text = heading = ""
+    page = None
+    if document:
+        start, end = passage or (0, len(document.text))
+        title, part, heading = document.title, document.text[start:end], heading_at(document.text, start) if passage else ""
+        page = page_at(document.metadata, start + (best_match(part, query) if PAGES in document.metadata else 0))
+        begins = HEADING.match(part)  # it is shown above the snippet
+        text = snippet((part[begins.end() :].strip() if begins else "") or part, query)
     return Hit(rank, generation.table.docids[row], score, confidence, title, text, passage, heading, page, entry.name, entry.since)
 
 
@@ -236,6 +240,23 @@ def find_words(text: str, words: Iterable[str]) -> Iterator[tuple[int, str]]:
             start = lower.find(word, start + len(word))
 
 
+def best_match(text: str, query: str, width: int = SNIPPET) -> int:
+    """Where the part of a text begins that has most words of the query within `width` characters; 0 where there is none."""
+    words = set(WORD.findall(query.lower())) - STOPWORDS
+    matches = sorted(find_words(text[:SCANNED_CHARACTERS], words))[:SCANNED_MATCHES]
+    return max(
+        matches,
+        key=lambda match: (len({word for start, word in matches if 0 <= start - match[0] < width}), -match[0]),
+        default=(0, ""),
+    )[0]
+
+
+def _as_clause(heading: re.Match[str]) -> str:
+    """A heading within a snippet, without its marks."""
+    name = (heading["marked"] or heading["underlined"]).strip()
+    return f"{name}:" if name[-1:].isalnum() else name
+
+
 def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     """The part of a text that contains most words of the query, truncated at word boundaries.
 
@@ -243,17 +264,13 @@ def snippet(text: str, query: str, width: int = SNIPPET) -> str:
     --------
     >>> snippet("Tea is brewed with water. Coffee is ground first, then brewed slowly.", "ground coffee", 30)
     '… Coffee is ground first, then …'
+    >>> snippet("# House rules\\n\\nShoes stay at the door.", "shoes")
+    'House rules: Shoes stay at the door.'
     """
-    text = " ".join(text[:SCANNED_CHARACTERS].split())
+    text = " ".join(HEADING.sub(_as_clause, text[:SCANNED_CHARACTERS]).split())
     if len(text) <= width:
         return text
-    words = set(WORD.findall(query.lower())) - STOPWORDS
-    matches = sorted(find_words(text, words))[:SCANNED_MATCHES]
-    best = max(
-        matches,
-        key=lambda match: (len({word for start, word in matches if 0 <= start - match[0] < width}), -match[0]),
-        default=(0, ""),
-    )[0]
+    best = best_match(text, query, width)
     sentence = text.rfind(". ", 0, best + 1)
     first = sentence + 2 if sentence >= 0 else 0
     if best - first > width // 3:

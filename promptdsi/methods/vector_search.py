@@ -162,7 +162,7 @@ class VectorSearch(ABC):
         scored = collect(table, self.encode(texts).cpu().numpy(), texts, [rows.row_of[pair.docid] for pair in pairs], words)
         if self.words_ and kind != "pseudo" and not self.encoding.word_weight:
             self.words_ = self.words_.weighted(fit_weight(scored))
-        self.calibration_ = fit_calibration(scored, self.words_.weight if self.words_ else 0.0)
+        self.calibration_ = fit_calibration(scored, self.words_.weight if self.words_ else 0.0, pseudo=kind == "pseudo")
 
     def word_metadata(self) -> dict[str, Any]:
         """The learned weight of words, and the calibration of confidences, as JSON."""

@@ -188,7 +188,7 @@ async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> Fields:
 
 @writing.post("/api/rollback", response_model=schemas.ChangeResponse)
 async def rollback(body: schemas.RollbackBody, service: ServiceDep) -> Fields:
-    """Go back to an earlier generation, as a new one that equals it; another rollback undoes it."""
+    """Go back to an earlier generation, as a new one that equals it. Every generation stays, so another rollback leads back."""
     newest = service.live.newest.generation
     if body.generation > newest:
         raise APIError(404, "no_generation", f"there is no generation {body.generation}", f"the newest is {newest}")

@@ -26,6 +26,9 @@ RIDGE = 1e-3  # keeps a calibration finite where the two kinds of hits do not ov
 # Of the right first hits this share reaches the bound below which nothing certain was found. 95 % are promised: a few hundred queries tell
 # the bound only roughly.
 RETAINED_SHARE = 0.97
+# Pseudo-queries share more words with their document than people's queries do: fitted on them alone, confidences are too low and the bound
+# hides up to half of the right first hits. Both numbers were chosen on dev queries of the demo corpus and squadx (docs/LOG.md).
+PSEUDO_SHIFT, PSEUDO_BOUND = 1.25, 0.25
 STEPS = 50  # of Newton's method
 
 
@@ -80,8 +83,8 @@ def _reciprocal_ranks(scored: ScoreParts, weight: float) -> NDArray[np.float64]:
     return np.asarray(1.0 / (1 + (scores > target).sum(1)))
 
 
-def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
-    """Fit on each query with its document present and masked."""
+def fit_calibration(scored: ScoreParts, weight: float, *, pseudo: bool = False) -> Calibration:
+    """Fit on each query with its document present and masked; corrected where the queries are `pseudo` ones."""
     scores = scored.products + np.float32(weight) * scored.coverage
     features, right = [], []
     everyone = np.arange(len(scores))
@@ -100,6 +103,8 @@ def fit_calibration(scored: ScoreParts, weight: float) -> Calibration:
     likely = 1 / (1 + np.exp(-(inputs @ weights).clip(-30, 30)))
     bound = np.quantile(likely[labels > 0], 1 - RETAINED_SHARE) if labels.any() else 0.0
     intercept, score, margin, coverage, information = weights.tolist()
+    if pseudo:
+        intercept, bound = intercept + PSEUDO_SHIFT, PSEUDO_BOUND
     return Calibration(intercept, score, margin, coverage, float(bound), information)
 
 

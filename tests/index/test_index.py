@@ -140,9 +140,14 @@ def test_rollback_is_a_new_generation_equal_to_the_target(place: Path, corpora: 
     assert index.generation == 5 and small.signature(index) == three
     for at, expected in ((2, two), (3, three), (4, two)):
         assert small.signature(Index.open(place, at=at, device="cpu")) == expected
-    with pytest.raises(UsageError, match="has generations 1 to 5, not 9"):
+    assert index.rollback().event == {"to": 2}  # of what is shown, which is generation 3's
+    assert index.rollback().event == {"to": 1} and index.generation == 7  # a change further back, not forth again
+    with pytest.raises(UsageError, match="there is nothing to go back to"):
+        index.rollback()
+    index.rollback(5)
+    with pytest.raises(UsageError, match="has generations 1 to 8, not 9"):
         index.rollback(9)
-    with pytest.raises(UsageError, match="has generations 1 to 5, not 0"):
+    with pytest.raises(UsageError, match="has generations 1 to 8, not 0"):
         Index.open(place, at=0)
     pinned = Index.open(place, at=2, device="cpu")
     with pytest.raises(UsageError, match="opened at generation 2: that one is read only"):
@@ -215,3 +220,12 @@ def test_tiny_is_enough_for_a_single_document(tmp_path: Path) -> None:
     assert index.search("tea") == [] and len(index) == 0
     index.add(extra("water tea"))
     assert [hit.docid for hit in index.search("tea")] == ["extra-0"]
+
+
+def test_a_hit_names_the_page_of_its_snippet_and_shows_headings_once(tmp_path: Path, backbone: str) -> None:
+    first, second = "# Keys\n\nThe spare key is with the neighbour.\n\n", "# Water\n\nThe main valve is below the sink."
+    manual = Document("manual", first + second, "Keys", {"pages": [0, len(first)]})
+    index = small.create(tmp_path / "index", Corpus([manual, Document("tea", "Tea wants hot water.")]), backbone)
+    hits = {query: next(hit for hit in index.search(query) if hit.docid == "manual") for query in ("spare key", "valve below the sink")}
+    assert [hit.page for hit in hits.values()] == [1, 2]
+    assert all(hit.snippet == "The spare key is with the neighbour. Water: The main valve is below the sink." for hit in hits.values())
