@@ -52,11 +52,11 @@ def purge(
 
 def rollback(
     index: IndexPath,
-    to: Annotated[int | None, typer.Option("--to", help="Generation to go back to (default: the one before).")] = None,
+    to: Annotated[int | None, typer.Option("--to", help="Generation to go back to (default: the one before the last change).")] = None,
     *,
     output: Output,
 ) -> None:
-    """Go back to an earlier generation, by a new one that equals it; nothing is lost."""
+    """Take back the last change, and called again the one before: by a new generation that equals an earlier one. A purge stays."""
     manifest = open_index(index).rollback(to)
     target, documents = manifest.event["to"], manifest.documents
     sentence = f"{index}: generation {manifest.number} is generation {target} again: {count_documents(documents)}"
