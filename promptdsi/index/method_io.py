@@ -46,11 +46,10 @@ EFFORTS: dict[str, dict[str, Any]] = {
 
 def method_class(name: str) -> type[PromptDSI]:
     """A method an index can hold: encoder and old rows stay frozen, and only blobs of the index are needed to continue."""
-    if name not in methods():
-        raise UsageError(f"no method {name!r}; an index can hold {' and '.join(INDEX_METHODS)}")
     if name not in INDEX_METHODS:
         why = "leave the encoder and all old rows as they are and keep no query or document to learn from again"
-        raise UsageError(f"an index cannot hold {name}: only {' and '.join(INDEX_METHODS)} {why}; promptdsi bench runs the others")
+        sentence = f"an index cannot hold {name}: only {' and '.join(INDEX_METHODS)} {why}; promptdsi bench runs the others"
+        raise UsageError(sentence if name in methods() else f"no method {name!r}; an index can hold {' and '.join(INDEX_METHODS)}")
     kind = methods()[name]
     assert issubclass(kind, PromptDSI)
     return kind
@@ -72,6 +71,8 @@ def make_method(name: str, preset: str, params: Mapping[str, Any]) -> PromptDSI:
         raise UsageError(f"{name} has no parameter {min(method.retired)!r} any more")
     if name == "rows" and method.prompts != "none":
         raise UsageError("the method rows has no prompts; use --method promptdsi with --prompts")
+    if method.prompt_options.get("as_published"):
+        raise UsageError("with as_published a result depends on the other queries of its batch: promptdsi bench runs it, no index")
     return method
 
 
@@ -90,11 +91,8 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
     deleted: set[int] = set()
     with manifest.as_data_error(store.folder):
         for number in order:
-            entry, first, ids = (
-                manifest.corpora[number],
-                sum(len(block.docids) for block in blocks),
-                store.ids(manifest.corpora[number].ids),
-            )
+            entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
+            ids = store.ids(entry.ids)
             rows = store.blobs.tensors(entry.rows)["rows"]
             names = manifest.document_names(number, ids.docids, ids.passages, rows.shape)
             starts = list(accumulate(ids.passages, initial=first))

@@ -9,9 +9,10 @@ from all_strategies import ALL, PROMPTED
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.index.method_io import make_method
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, Selection, make_strategy
-from promptdsi.model.prompts.strategy import cosine
+from promptdsi.model.prompts.strategy import cosine, mixed
 from promptdsi.model.rows import Rows
 from promptdsi.training.objectives import cross_entropy
 
@@ -321,3 +322,15 @@ def test_the_null_key_is_the_mean_direction_of_d0s_queries_and_is_kept() -> None
     plain = make_strategy("s++")
     plain.prepare(queries)
     assert plain.pool.null is None and "null" not in plain.state()
+
+
+def test_as_published_mixes_the_prompts_of_a_batch_and_an_index_refuses_it() -> None:
+    """Entry e of the list [keys of query 0, …, keys of query B−1, values of query 0, …] goes to query e // 2, as keys where e is even."""
+    batch, layers = 3, 2
+    prefix = torch.arange(batch * layers * 2).reshape(batch, layers, 2, 1, 1)
+    for result in (mixed(prefix).numpy(), mixed(prefix.numpy())):
+        for layer in range(layers):
+            entries = [int(prefix[query, layer, side, 0, 0]) for side in (0, 1) for query in range(batch)]
+            assert [int(result[query, layer, side, 0, 0]) for query in range(batch) for side in (0, 1)] == entries
+    with pytest.raises(UsageError, match="a result depends on the other queries of its batch"):
+        make_method("promptdsi", "paper", {"prompts": "s++", "prompt_options": {"as_published": True}})

@@ -34,6 +34,14 @@ def concat(blocks: Sequence[Any]) -> Any:
     return blocks[0] if len(blocks) == 1 else array_namespace(blocks[0]).concat(list(blocks))
 
 
+def mixed(prefix: Any) -> Any:
+    """Prefixes (B, L, 2, P, D) as if (L, 2, B, …) had been reshaped, not permuted, to (L, B, 2, …): query b gets the keys of entry 2b and
+    the values of entry 2b + 1 in the list of all keys of the batch, then all values."""
+    xp, (batch, layers, sides, *rest) = array_namespace(prefix), prefix.shape
+    stacked = xp.permute_dims(prefix, (1, 2, 0, 3, 4))  # (L, 2, B, P, D)
+    return xp.permute_dims(xp.reshape(stacked, (layers, batch, sides, *rest)), (1, 0, 2, 3, 4))
+
+
 class ArrayPool:
     """The pool of a trained strategy as numpy arrays, for search; each kind of block as one array."""
 
@@ -51,7 +59,8 @@ class PromptStrategy(ABC):
 
     Keywords shared by all: `prompt_length` counts both sides (20 = 10 key rows + 10 value rows); `prompt_layers` are numbered
     from 1; `center` subtracts the mean selection vector of D0 before any cosine; `prompt_init` is `uniform` (−1, 1) or `small`
-    (normal, 0.02); `null_prompt` lets queries that look like D0's go without a prompt.
+    (normal, 0.02); `null_prompt` lets queries that look like D0's go without a prompt; `as_published` mixes the prompts of a
+    batch as the published code does, for an ablation: a query's result then depends on its batch.
     """
 
     name: ClassVar[str]
@@ -68,6 +77,7 @@ class PromptStrategy(ABC):
         prompt_init: str = "uniform",
         center: bool = False,
         null_prompt: bool = False,
+        as_published: bool = False,
         seed: int = 0,
     ) -> None:
         self.prompt_length = prompt_length
@@ -75,6 +85,7 @@ class PromptStrategy(ABC):
         self.prompt_init = prompt_init
         self.center = center
         self.null_prompt = null_prompt
+        self.as_published = as_published
         self.seed = seed
 
     def get_params(self) -> dict[str, Any]:
@@ -146,7 +157,8 @@ class PromptStrategy(ABC):
 
     def choose(self, ids: Any) -> Any:
         """The prompts of the given numbers: (B, L, 2, P, D). Indexing per query keeps batches independent."""
-        return concat(self.prompts)[ids]
+        prefix = concat(self.prompts)[ids]
+        return mixed(prefix) if self.as_published else prefix
 
     def selection(self, ids: Any, similarity: Any, *, match: bool = False) -> Selection:
         """The selection of prompt `ids` (B,) by their keys' `similarity` (B, M); `match` adds 1 − cos of the chosen keys in training."""
