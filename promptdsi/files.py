@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
+from promptdsi.errors import DataError
+
+SPARSE_SIZE, SPARSE_RATIO = 64 << 20, 64  # a large file with so few of its bytes on disk is mostly a hole, which no writer of ours leaves
+
 # The umask can only be read by setting it, which other threads would see: once, at import.
 UMASK = os.umask(0o077)
 os.umask(UMASK)
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a regular file for reading; DataError for anything else: a link leads elsewhere, and opening a pipe or a device may wait."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
+            raise
+        what = "a link" if path.is_symlink() else "no regular file"
+        raise DataError(f"is {what}; an index holds its own files only", path=path) from None
+    status = os.fstat(handle)
+    sparse = status.st_size > SPARSE_SIZE and getattr(status, "st_blocks", status.st_size) * 512 * SPARSE_RATIO < status.st_size
+    if not stat.S_ISREG(status.st_mode) or sparse:
+        os.close(handle)
+        problem = "is mostly a hole" if sparse else "is no regular file"
+        raise DataError(f"{problem}; an index holds its own files only", path=path)
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes; its size is checked before it is read."""
+    with open_plain(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise DataError(f"holds {size:,} bytes, at most {most:,} are read; restore it from a copy", path=path)
+        return file.read(most + 1)[:most]
 
 
 def sha256_of(path: Path) -> str:

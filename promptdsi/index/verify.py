@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +12,16 @@ import numpy as np
 
 from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError
-from promptdsi.index.blobs import HASH, NAME, Documents, stored_codes
-from promptdsi.index.manifest import Entry, Manifest, unsealed
+from promptdsi.index.blobs import stored_codes
+from promptdsi.index.encoder_checks import check_encoder
+from promptdsi.index.file_checks import HASH, NAME
+from promptdsi.index.lock import is_held
+from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import Verification
-from promptdsi.index.store import FOLDERS, Store, is_held
+from promptdsi.index.store import FOLDERS, Store, read_record
 from promptdsi.progress import Progress, silent
+
+NAMED = 20  # of missing manifests
 
 
 def verify(store: Store, *, progress: Progress = silent) -> Verification:
@@ -23,9 +29,14 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
     current = store.current()
     problems: list[str] = []
     history = []
-    for number in range(1, current + 1):
+    present = {number: True for number in store.numbers() if number <= current}  # in order
+    missing = itertools.islice((number for number in range(1, current) if number not in present), NAMED)
+    problems += [f"{store.manifest_path(number)}: is missing; restore it from a copy" for number in missing]
+    if len(present) + NAMED < current:  # CURRENT may say anything
+        problems.append(f"{store.folder}: {current - len(present):,} of {current:,} generations are missing")
+    for number in present:
         try:
-            history.append(store.manifest(number))
+            history.append(store.read_manifest(number))
         except DataError as error:
             problems.append(str(error))
     sizes = {name: size for manifest in history for name, size in manifest.sizes.items()}
@@ -40,12 +51,23 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
             advance(1)
     for manifest in history:
         if manifest.blobs() <= intact:
-            problems += [f"generation {manifest.number}: {problem}" for problem in _generation(store, manifest)]
+            problems += [f"generation {manifest.number}: {problem}" for problem in _collected(_generation(store, manifest))]
     for entry, width in {entry: manifest.config["width"] for manifest in history for entry in manifest.corpora}.items():
         if intact.issuperset(entry.blobs()):
-            problems += [f"corpus {entry.name}: {problem}" for problem in _corpus(store, entry, width)]
-    problems += list(_weights(store, history, intact)) + list(_other_files(store, history))
+            problems += [f"corpus {entry.name}: {problem}" for problem in _collected(_corpus(store, entry, width))]
+    problems += _collected(_weights(store, history, intact)) + _collected(_other_files(store, history))
     return Verification(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
+
+
+def _collected(problems: Iterator[str]) -> list[str]:
+    """The problems that a check lists; a file that cannot be read at all is one more, and the check ends there."""
+    listed = []
+    try:
+        for problem in problems:
+            listed.append(problem)  # noqa: PERF402  # those before an error count
+    except (DataError, ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as error:
+        listed.append(str(error) or type(error).__name__)
+    return listed
 
 
 def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
@@ -64,6 +86,9 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
         yield f"documents are deleted that do not exist, {min(missing)} first"
     if number != (count := sum(entry.count for entry in manifest.corpora)):
         yield f"{number} documents, but {count} are said to be there"
+    check_encoder(manifest, store.blobs)
+    if manifest.statistics:
+        store.blobs.statistics(manifest.statistics)
     if bool(manifest.statistics) != all(entry.words for entry in manifest.corpora):
         yield "some corpora have words and others have none"
 
@@ -87,7 +112,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     if entry.words:
         yield from _words(store, entry, purged)
     if entry.documents is not None:
-        opened = Documents(store.blobs.path(entry.documents))
+        opened = store.documents(entry)
         stored = {position: document.docid for position, document in opened}
         opened.close()
         if stored != {position: docid for position, docid in enumerate(ids.docids) if docid is not None}:
@@ -135,7 +160,7 @@ def _weights(store: Store, history: list[Manifest], intact: set[str]) -> Iterato
 def _other_files(store: Store, history: list[Manifest]) -> Iterator[str]:
     for path in sorted((store.folder / "records").glob("*.json")):
         try:
-            unsealed(path)
+            read_record(path)
         except DataError as error:
             yield str(error)
     if history and store.purge_pending(history[-1]):
