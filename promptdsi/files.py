@@ -9,6 +9,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -21,7 +22,7 @@ UMASK = os.umask(0o077)
 os.umask(UMASK)
 
 
-def open_plain(path: Path) -> IO[bytes]:
+def open_plain(path: Path) -> BufferedReader:
     """Open a regular file for reading; DataError for anything else: a link leads elsewhere, and opening a pipe or a device may wait."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

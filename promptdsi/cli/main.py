@@ -91,6 +91,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             # The reader of our output has exited (`promptdsi … | head`): there is no one to report to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except MemoryError:
+            raise typer.Exit(_fail("the memory of this machine is not enough", 1)) from None
         except OSError as error:
             raise typer.Exit(_fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)) from None
         except KeyboardInterrupt as stop:

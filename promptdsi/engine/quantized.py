@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.engine.graph import IR, OPSET, Session
 from promptdsi.checks import parse_json
+from promptdsi.engine.graph import IR, OPSET, Session
 from promptdsi.errors import DataError
 from promptdsi.files import open_plain
 from promptdsi.model.path import Floats

@@ -6,6 +6,7 @@ Every index is read through these checks, whoever wrote it: a checksum shows tha
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any
 
 from promptdsi.checks import (
@@ -156,7 +157,7 @@ def check_manifest(content: Any) -> None:
     corpora, sizes, tombstones = content["corpora"], content["sizes"], content["tombstones"]
     if not corpora or any(entry["since"] > this for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
-    if any(later <= earlier for earlier, later in zip(tombstones, tombstones[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
     if max(sum(entry["count"] for entry in corpora), sum(entry.get("passages", 0) for entry in corpora)) > MOST_ROWS:
         raise ValueError("corpora hold more documents than an index can")
@@ -195,5 +196,5 @@ def check_ids(value: Any) -> None:
             raise ValueError(f"its passages are of a document {position[:20]!r}, which is no number")
         if type(offsets) is not list or any(type(offset) is not int or not 0 <= offset < 2**31 for offset in offsets):
             raise ValueError(f"the passages of document {position} are no numbers")
-        if len(offsets) < 2 or any(later < earlier for earlier, later in zip(offsets, offsets[1:], strict=False)):
+        if len(offsets) < 2 or any(later < earlier for earlier, later in pairwise(offsets)):
             raise ValueError(f"the passages of document {position} do not follow each other")

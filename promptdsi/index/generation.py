@@ -121,7 +121,7 @@ class Generation:
         if self.engine == "torch":
             method = self.method
             return TorchEncoder(method.model_, method.tokenizer_, max_tokens=method.encoding.max_tokens, threads=self.threads)
-        with self.manifest.as_data_error(self.store.folder):
+        with self.manifest.as_data_error(self.store.folder, UsageError):
             return self._onnx_encoder()
 
     def _onnx_encoder(self) -> OnnxEncoder:

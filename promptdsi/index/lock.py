@@ -20,7 +20,9 @@ def is_held(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        if stat.S_ISREG(os.fstat(handle).st_mode) and os.pread(handle, 1, 0):  # a holder writes its process id; locking an empty file would disturb a writer that is about to lock
+        if stat.S_ISREG(os.fstat(handle).st_mode) and os.pread(
+            handle, 1, 0
+        ):  # a holder writes its process id; locking an empty file would disturb a writer that is about to lock
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

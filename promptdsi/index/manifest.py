@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.checks import check_depth, parse_json
-from promptdsi.errors import DataError, UsageError
+from promptdsi.errors import DataError
 from promptdsi.files import read_plain
 from promptdsi.index.file_checks import MOST_MANIFEST, MOST_MANIFEST_MEMORY, check_manifest
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
@@ -24,6 +24,14 @@ from promptdsi.methods.options import current_params
 
 FORMAT = 3  # 2 had no passages and no words; 1 had other names too, which `promptdsi.aliases` lists
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
+INCONSISTENT: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)  # by wrong files
 PARTS = ("rows", "ids", "words", "documents", "probes", "queries")
 
 
@@ -110,11 +118,12 @@ class Manifest:
         return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
 
     @contextlib.contextmanager
-    def as_data_error(self, folder: Path) -> Iterator[None]:
-        """Intact files that do not fit together are damage like any other."""
+    def as_data_error(self, folder: Path, *others: type[Exception]) -> Iterator[None]:
+        """Intact files that do not fit together are damage like any other; `others` are exceptions that only they can cause here."""
+        causes = (*INCONSISTENT, *others)
         try:
             yield
-        except (ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, MemoryError, UsageError) as error:
+        except causes as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise DataError(f"generation {self.number} is inconsistent ({reason}); run `promptdsi verify`", path=folder) from error
 

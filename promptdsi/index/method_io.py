@@ -89,7 +89,7 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
     deleted_positions = manifest.deleted_positions()
     blocks: list[DocumentBlock] = []
     deleted: set[int] = set()
-    with manifest.as_data_error(store.folder):
+    with manifest.as_data_error(store.folder, UsageError):
         for number in order:
             entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
             ids = store.ids(entry.ids)

@@ -16,11 +16,12 @@ from promptdsi.index.blobs import stored_codes
 from promptdsi.index.encoder_checks import check_encoder
 from promptdsi.index.file_checks import HASH, NAME
 from promptdsi.index.lock import is_held
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest
 from promptdsi.index.results import Verification
 from promptdsi.index.store import FOLDERS, Store, read_record
 from promptdsi.progress import Progress, silent
 
+UNREADABLE: tuple[type[Exception], ...] = (DataError, *INCONSISTENT)
 NAMED = 20  # of missing manifests
 
 
@@ -64,8 +65,8 @@ def _collected(problems: Iterator[str]) -> list[str]:
     listed = []
     try:
         for problem in problems:
-            listed.append(problem)  # noqa: PERF402  # those before an error count
-    except (DataError, ValueError, LookupError, TypeError, ArithmeticError, MemoryError) as error:
+            listed.append(problem)  # those before an error count
+    except UNREADABLE as error:
         listed.append(str(error) or type(error).__name__)
     return listed
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.engine.postings import Postings
 from promptdsi.errors import UsageError
-from promptdsi.index import update
 from promptdsi.files import read_plain
+from promptdsi.index import update
 from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import sealed, unsealed
 from promptdsi.index.purge import purge
@@ -248,7 +248,7 @@ def test_a_lying_configuration_allocates_nothing(place: Path) -> None:
     content["config"]["vocabulary"] = 10**10
     (place / "generations/000002.json").write_bytes(sealed(content))
     Store(place).point_to(2)
-    with pytest.raises(DataError, match="is no manifest: config.vocabulary is 10000000000, expected a whole number"):
+    with pytest.raises(DataError, match=r"is no manifest: config\.vocabulary is 10000000000, expected a whole number"):
         Index.open(place)
 
 

@@ -228,7 +228,7 @@ def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
         if getattr(strategy, option, values[0]) not in values:
             raise UsageError(f"prompt strategy {name}: {option}={getattr(strategy, option)!r} is none of {', '.join(values)}")
     for option, most in MOST.items():
-        if not type(size := getattr(strategy, option, 0)) is int or size > most:
+        if type(size := getattr(strategy, option, 0)) is not int or size > most:
             raise UsageError(f"prompt strategy {name}: {option}={size!r} is more than {most} or no whole number")
     if any(type(layer) is not int or layer < 1 for layer in strategy.prompt_layers) or len(strategy.prompt_layers) > MOST_LAYERS:
         raise UsageError(f"prompt strategy {name}: prompt_layers are numbers of layers, from 1, at most {MOST_LAYERS} of them")
