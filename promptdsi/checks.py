@@ -1,6 +1,6 @@
 """Data from files that somebody else may have written: JSON within bounds, and its values checked for type and range before use.
 
-    MANIFEST = record({"number": whole(1, 10**9), "kind": text(50)}, {"event": table(text(50), scalar)})
+    MANIFEST = record({"number": integer(1, 10**9), "kind": text(50)}, {"event": table(text(50), scalar)})
     MANIFEST(parse_json(raw))          # ValueError: number is -1, expected a whole number from 1 to 1000000000
 
 A check is a function that raises ValueError unless a value is as it should be. Not pydantic: importing that takes a tenth of a second,
@@ -90,7 +90,7 @@ def shown(value: Any) -> str:
     return f"{str(value)[:SHOWN]!r}" if isinstance(value, str) else f"{value!r}"[:SHOWN]
 
 
-def whole(low: int, high: int) -> Check:
+def integer(low: int, high: int) -> Check:
     """A whole number in a range."""
 
     def check(value: Any) -> None:

@@ -91,6 +91,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_unsynced(path: Path, content: bytes) -> None:
+    """Write a temporary file that `adopt` will sync."""
+    with naming(path), open(path, "wb") as file:
+        file.write(content)
+
+
 def discard(path: Path) -> None:
     """Remove a temporary file if it exists."""
     with contextlib.suppress(FileNotFoundError):

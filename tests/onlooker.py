@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 ROOT = Path(__file__).parent.parent
 ADDRESSES = 6 << 30  # bytes: libraries reserve far more than they use
@@ -98,7 +98,7 @@ def run(command: list[str]) -> Look:
         last = says.splitlines()[-1] if says else ""
         if not stop.code:
             outcome, says = "answer", ""
-        elif stop.code == 1 and last.startswith("error: ") and len(last) < 2000:
+        elif stop.code == 1 and last.startswith("error: ") and len(last) < 6000:
             outcome = "sentence"
         else:
             says = f"exit code {stop.code}: {says}"

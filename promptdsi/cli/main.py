@@ -54,6 +54,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "mcp": mcp,
 }
+LONGEST = 5000  # characters of an error: a path may have four thousand
 BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -136,5 +137,7 @@ def _terminated(signum: int, frame: object) -> None:
 
 def _fail(message: str, code: int) -> int:
     # One sentence on one line: paths and excerpts of data may contain anything.
-    print("error: " + strip_control_chars(" ".join(message.split())), file=sys.stderr, flush=True)
+    sentence = " ".join(message.split())
+    shown = sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]} …"
+    print("error: " + strip_control_chars(shown), file=sys.stderr, flush=True)
     return code

@@ -30,6 +30,7 @@ DTYPES |= {"U16": np.uint16, "U8": np.uint8}
 LARGEST_HEADER = 16 << 20  # bytes, of some hundred thousand tensors
 MOST_HEADER_MEMORY = 256 << 20
 MOST_DIMENSIONS = 8
+LONGEST_NAME = 300  # characters
 LARGEST = 127
 # A quantized query is unsigned, 1 to 127 with zero at `ZERO_POINT`: products of unsigned and signed bytes are the fast ones, and with
 # seven bits the sum of two products fits the 16 bits that processors without VNNI accumulate in.
@@ -191,12 +192,12 @@ def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
             header = parse_json(file.read(first - 8), most=MOST_HEADER_MEMORY)
             header.pop("__metadata__", None)
             sizes = sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
-            if sizes > size:
-                raise ValueError("its tensors overlap")
+            if sizes > size or any(len(name) > LONGEST_NAME for name in header):
+                raise ValueError("its tensors overlap, or a name is too long")
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return {name: _array(content, first, entry) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
+            raise DataError(f"is damaged ({str(error)[:200]}); run `promptdsi verify`", path=path) from None
 
 
 def _array(content: mmap.mmap, first: int, entry: dict[str, Any]) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from promptdsi.checks import available_memory, check_depth, parse_json
 from promptdsi.corpus.corpus import Document
 from promptdsi.errors import DataError
-from promptdsi.files import open_plain
+from promptdsi.files import open_plain, write_unsynced
 
 TABLE = "CREATE TABLE documents (place INTEGER PRIMARY KEY, docid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
 SCHEMA = [("table", "documents", "documents", 2, TABLE)]
@@ -157,4 +157,4 @@ def write_documents(path: Path, records: Iterable[tuple[Any, ...]], *, since: in
         database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
         database.execute("COMMIT")
         if not short:
-            path.write_bytes(database.serialize())
+            write_unsynced(path, database.serialize())

@@ -12,6 +12,7 @@ from typing import Any
 from promptdsi.checks import (
     Check,
     choice,
+    integer,
     items,
     optional,
     plain,
@@ -22,7 +23,6 @@ from promptdsi.checks import (
     table,
     text,
     truth,
-    whole,
     within,
 )
 from promptdsi.methods.options import check_stored_params
@@ -44,17 +44,17 @@ SHARING, SHARED_BYTES = 8, 64 << 20  # corpora may share a blob, but not so that
 STORES = ("text", "title", "none")  # what is stored of documents
 
 blob = text(MOST_PATH, NAME, "blob's name")
-number, count = whole(1, MOST_GENERATIONS), whole(0, MOST_DOCUMENTS)
+number, count = integer(1, MOST_GENERATIONS), integer(0, MOST_DOCUMENTS)
 
 
 def numbers(value: Any) -> None:
-    """A list of numbers of rows or documents; checked as a whole, since there may be millions."""
+    """A list of numbers of rows or documents; checked as a integer, since there may be millions."""
     if type(value) is not list or set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ROWS):
         raise ValueError(f" is {shown(value)}, expected a list of whole numbers from 0 to {MOST_ROWS}")
 
 
 def blob_sizes(value: Any) -> None:
-    """Sizes by blob; checked as a whole, since a thousand generations have a thousand times as many."""
+    """Sizes by blob; checked as a integer, since a thousand generations have a thousand times as many."""
     if type(value) is not dict or len(value) > MOST_BLOBS or set(map(type, value.values())) - {int}:
         raise ValueError(f" is {shown(value)}, expected the sizes of blobs")
     if wrong := [name for name in value if not NAME.fullmatch(name)]:
@@ -73,7 +73,7 @@ tensors, json_blob = blob_of("safetensors"), blob_of("json")
 ENTRY = record(
     {"name": text(MOST_NAME), "since": number, "count": count, "rows": tensors, "ids": json_blob},
     {
-        "passages": whole(0, MOST_ROWS),
+        "passages": integer(0, MOST_ROWS),
         "words": optional(tensors),
         "documents": optional(blob_of("sqlite")),
         "probes": optional(json_blob),
@@ -99,12 +99,12 @@ EVENT = record(
 )
 CALIBRATION = record(dict.fromkeys(("intercept", "score", "margin", "coverage", "bound"), real()), {"information": real()})
 METADATA = record(
-    {"corpora": whole(0, MOST_CORPORA)},
+    {"corpora": integer(0, MOST_CORPORA)},
     {
         "row_norm": real(0),
         "row_length": real(0),
-        "d0_rows": whole(0, MOST_ROWS),
-        "first_rows": whole(0, MOST_ROWS),
+        "d0_rows": integer(0, MOST_ROWS),
+        "first_rows": integer(0, MOST_ROWS),
         "topics": optional(record({"words": items(items(text(1000), 1000), MOST_CORPORA)}, {"labels": plain})),
         "word_weight": real(0, 1e6),
         "word_salt": text(64, re.compile("[0-9a-f]*"), "salt"),
@@ -131,17 +131,17 @@ MANIFEST_FIELDS: dict[str, Check] = {
     "erase": table(blob, blob, MOST_BLOBS),
     "sizes": blob_sizes,
     "retired": items(blob, MOST_BLOBS),
-    "format": whole(1, 10**6),
+    "format": integer(1, 10**6),
     "written_by": text(100),
 }
 MANIFEST = record(MANIFEST_FIELDS, {"statistics": optional(tensors)})
 EVAL_RECORD = record(
     {"generation": number, "corpus": text(MOST_NAME), "split": text(50), "ranks": numbers},
-    {"format": whole(1, 10**6)},
+    {"format": integer(1, 10**6)},
 )
 QUERY = record(
     {"text": text(10**6)},
-    {"docid": text(), "docids": items(text(), 10**6), "kind": text(50), "passage": optional(whole(0, MOST_ROWS))},
+    {"docid": text(), "docids": items(text(), 10**6), "kind": text(50), "passage": optional(integer(0, MOST_ROWS))},
 )
 QUERY_LIST = record({"since": number, "entries": items(QUERY, MOST_DOCUMENTS)})
 
@@ -149,13 +149,13 @@ QUERY_LIST = record({"since": number, "entries": items(QUERY, MOST_DOCUMENTS)})
 def check_manifest(content: Any) -> None:
     """Raise ValueError unless a manifest has the fields of one, in range, and its parts fit together."""
     MANIFEST(content)
-    this, parent = content["number"], content["parent"]
-    if parent != (this - 1 or None) or content["event"].get("to", 0) >= this:
-        raise ValueError(f"parent is {shown(parent)}, and generation {this} follows another")
+    last, parent = content["number"], content["parent"]
+    if parent != (last - 1 or None) or content["event"].get("to", 0) >= last:
+        raise ValueError(f"parent is {shown(parent)}, and generation {last} follows another")
     if content["kind"] == "rollback" and "to" not in content["event"]:
         raise ValueError("event has no 'to', and this generation is a rollback")
     corpora, sizes, tombstones = content["corpora"], content["sizes"], content["tombstones"]
-    if not corpora or any(entry["since"] > this for entry in corpora):
+    if not corpora or any(entry["since"] > last for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest
 from promptdsi.index.results import Verification
 from promptdsi.index.store import FOLDERS, Store, read_record
+from promptdsi.model.tokenizer_checks import check_tokenizer
 from promptdsi.progress import Progress, silent
 
 UNREADABLE: tuple[type[Exception], ...] = (DataError, *INCONSISTENT)
@@ -56,6 +57,7 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
     for entry, width in {entry: manifest.config["width"] for manifest in history for entry in manifest.corpora}.items():
         if intact.issuperset(entry.blobs()):
             problems += [f"corpus {entry.name}: {problem}" for problem in _collected(_corpus(store, entry, width))]
+    problems += [problem for manifest in _distinct(history, intact) for problem in _encoder(store, manifest)]
     problems += _collected(_weights(store, history, intact)) + _collected(_other_files(store, history))
     return Verification(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
 
@@ -87,11 +89,29 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
         yield f"documents are deleted that do not exist, {min(missing)} first"
     if number != (count := sum(entry.count for entry in manifest.corpora)):
         yield f"{number} documents, but {count} are said to be there"
-    check_encoder(manifest, store.blobs)
-    if manifest.statistics:
-        store.blobs.statistics(manifest.statistics)
     if bool(manifest.statistics) != all(entry.words for entry in manifest.corpora):
         yield "some corpora have words and others have none"
+
+
+def _distinct(history: list[Manifest], intact: set[str]) -> list[Manifest]:
+    """One generation of each encoder, tokenizer and word statistics: most generations have the same."""
+    usable = [manifest for manifest in history if intact.issuperset(manifest.blobs())]
+    keys = ((manifest.encoder, manifest.tokenizer, manifest.statistics, repr((manifest.config, manifest.params))) for manifest in usable)
+    return list(dict(zip(keys, usable, strict=True)).values())
+
+
+def _encoder(store: Store, manifest: Manifest) -> Iterator[str]:
+    """What a search would refuse."""
+    checks: list[Callable[[], object]] = [
+        lambda: check_encoder(manifest, store.blobs),
+        lambda: check_tokenizer(store.blobs.text(manifest.tokenizer), manifest.config["vocabulary"]),
+        lambda: manifest.statistics and store.blobs.statistics(manifest.statistics),
+    ]
+    for check in checks:
+        try:
+            check()
+        except UNREADABLE as error:
+            yield f"generation {manifest.number}: {error}"
 
 
 def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:

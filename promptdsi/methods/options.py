@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptdsi.aliases import METHOD_OPTIONS, RETIRED_OPTIONS, USED_WITH
-from promptdsi.checks import Check, choice, plain, real, record, table, text, truth, whole, within
+from promptdsi.checks import Check, choice, integer, plain, real, record, table, text, truth, within
 from promptdsi.errors import UsageError
 from promptdsi.model.path import POOLINGS, PREFIX_SPACES, SELECTIONS
 from promptdsi.training.topics import ENGINES
@@ -73,9 +73,9 @@ class Encoding:
     int8: bool = False  # encode documents and training queries by int8 products: faster on a CPU, approximate; a search never does
 
 
-KIND_CHECKS: dict[type, Check] = {bool: truth, int: whole(0, 1 << 20), float: real(0, 1e6)}
+KIND_CHECKS: dict[type, Check] = {bool: truth, int: integer(0, 1 << 20), float: real(0, 1e6)}
 ENCODING_FIELDS = {field.name: KIND_CHECKS[type(field.default)] for field in dataclasses.fields(Encoding) if field.name != "pooling"}
-ENCODING_FIELDS |= {"pooling": choice(POOLINGS), "max_tokens": whole(3, 1 << 16)}
+ENCODING_FIELDS |= {"pooling": choice(POOLINGS), "max_tokens": integer(3, 1 << 16)}
 REQUIRED_FIELDS = ("pooling", "normalize", "max_tokens")  # by every search
 STORED_PARAMS = record(
     {
@@ -91,7 +91,7 @@ STORED_PARAMS = record(
         "prefix_space": choice(PREFIX_SPACES),
         FREE: table(text(100), plain, 100),
         "retired": table(text(100), plain, 100),
-        "seed": whole(0, 2**32 - 1),
+        "seed": integer(0, 2**32 - 1),
     },
     others=plain,
 )

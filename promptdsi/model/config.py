@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.checks import choice, real, record, whole
+from promptdsi.checks import choice, integer, real, record
 from promptdsi.errors import PromptDSIError, UsageError
 
 PROMPT_LAYERS = (2,)  # the default of every strategy
@@ -84,19 +84,19 @@ class EncoderConfig:
 ENCODER_FIELDS = record(  # larger than any encoder there is, small enough that a sum of them fits a memory
     {
         "family": choice(("bert", "roberta", "mpnet")),
-        "width": whole(1, 1 << 16),
-        "layers": whole(1, 1000),
-        "heads": whole(1, 1 << 12),
-        "feed_forward": whole(1, 1 << 20),
-        "vocabulary": whole(1, 1 << 24),
-        "positions": whole(1, 1 << 20),
+        "width": integer(1, 1 << 16),
+        "layers": integer(1, 1000),
+        "heads": integer(1, 1 << 12),
+        "feed_forward": integer(1, 1 << 20),
+        "vocabulary": integer(1, 1 << 24),
+        "positions": integer(1, 1 << 20),
     },
     {
-        "position_offset": whole(0, 1 << 20),
-        "pad_id": whole(0, 1 << 24),
+        "position_offset": integer(0, 1 << 20),
+        "pad_id": integer(0, 1 << 24),
         "norm_eps": real(1e-30, 1),
         "activation": choice(tuple(ACTIVATIONS)),
-        "relative_buckets": whole(0, 256),
+        "relative_buckets": integer(0, 256),
         "dropout": real(0, 1),
         "attention_dropout": real(0, 1),
     },

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.model.config import NO_PROMPT, EncoderConfig
-from promptdsi.model.tokenizer_checks import check_tokenizer
+from promptdsi.model.tokenizer_checks import load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -53,16 +53,7 @@ class Tokenizer:
     """
 
     def __init__(self, json: str, pad_id: int, vocabulary: int | None = None) -> None:
-        from tokenizers import Tokenizer as FastTokenizer
-
-        check_tokenizer(json, vocabulary)
-        self.json, self.pad_id = json, pad_id
-        try:
-            self._fast = FastTokenizer.from_str(json)
-        except BaseException as error:  # the library's own errors are plain exceptions, and a panic in its Rust code is not even that
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            raise ValueError(f"the tokenizer cannot be read: {error}") from None
+        self.json, self.pad_id, self._fast = json, pad_id, load_tokenizer(json, vocabulary)
         self._fast.no_padding()
 
     def encode(self, texts: Sequence[str], *, max_tokens: int) -> Tokenized:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from promptdsi.checks import Check, choice, items, optional, parse_json, plain, real, record, shown, table, text, truth, whole, within
+from promptdsi.checks import Check, choice, integer, items, optional, parse_json, plain, real, record, shown, table, text, truth, within
 
 MOST_MEMORY = 1 << 30  # bytes of its JSON
 MOST_TOKENS = 1 << 24
@@ -30,7 +30,7 @@ def check_tokenizer(json: str, vocabulary: int | None = None) -> None:
         value = parse_json(json, most=MOST_MEMORY)
     except ValueError as error:
         raise ValueError(f"the tokenizer is no JSON we read: {error}") from None
-    ids = whole(0, (vocabulary or MOST_TOKENS) - 1)
+    ids = integer(0, (vocabulary or MOST_TOKENS) - 1)
     check = record(
         {"model": lambda model: _model(model, ids)},
         {
@@ -45,6 +45,19 @@ def check_tokenizer(json: str, vocabulary: int | None = None) -> None:
         },
     )
     within("the tokenizer", check, value)
+
+
+def load_tokenizer(json: str, vocabulary: int | None = None) -> Any:
+    """The library's tokenizer; ValueError unless it is of a known kind and the library can read it."""
+    from tokenizers import Tokenizer as FastTokenizer
+
+    check_tokenizer(json, vocabulary)
+    try:
+        return FastTokenizer.from_str(json)
+    except BaseException as error:  # the library's own errors are plain exceptions, and a panic in its Rust code is not even that
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
 
 
 def part(kinds: Mapping[str, Fields], depth: int = NESTING) -> Check:
@@ -104,12 +117,12 @@ DECODERS: dict[str, Fields] = {
     "Metaspace": METASPACE,
     **dict.fromkeys(("Fuse", "ByteFallback"), NOTHING),
     "Replace": REPLACE,
-    "Strip": {"content": text(1), "start": whole(0, 10), "stop": whole(0, 10)},
+    "Strip": {"content": text(1), "start": integer(0, 10), "stop": integer(0, 10)},
 }
 
 
 def _post_processors(ids: Check) -> dict[str, Fields]:
-    pieces = items(record({}, dict.fromkeys(("SpecialToken", "Sequence"), record({"id": TOKEN, "type_id": whole(0, 100)}))), PARTS)
+    pieces = items(record({}, dict.fromkeys(("SpecialToken", "Sequence"), record({"id": TOKEN, "type_id": integer(0, 100)}))), PARTS)
     special = record({"id": TOKEN, "ids": items(ids, PARTS), "tokens": items(TOKEN, PARTS)})
     token = _pair(ids)
     return {
@@ -141,7 +154,7 @@ def _model(value: Any, ids: Check) -> None:
         "WordPiece": {
             "unk_token": TOKEN,
             "continuing_subword_prefix": text(100),
-            "max_input_chars_per_word": whole(1, WORD_CHARACTERS),
+            "max_input_chars_per_word": integer(1, WORD_CHARACTERS),
         },
         "WordLevel": {"unk_token": TOKEN},
         "BPE": {
@@ -161,7 +174,7 @@ def _model(value: Any, ids: Check) -> None:
 
 
 def _tokens(value: Any, ids: Check) -> None:
-    """The tokens of a vocabulary and their ids; checked as a whole, since there are many thousands."""
+    """The tokens of a vocabulary and their ids; checked as a integer, since there are many thousands."""
     if type(value) is not dict or not 0 < len(value) <= MOST_TOKENS or set(map(type, value.values())) != {int}:
         raise ValueError(f" is {shown(value)}, expected tokens with their ids")
     ids(min(value.values()))

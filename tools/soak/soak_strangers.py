@@ -1,9 +1,9 @@
-"""Indexes that a stranger forged: a good one with any of its files changed and all checksums put right, looked at by every reading command.
+"""Indexes that a stranger forged: a good one with any file changed and all checksums put right, looked at by every reading command.
 
     python -m tools.soak.soak_strangers --cases 10000        # writes docs/results/soak-strangers.{json,md}
 
-Every case follows from the seed and its number: `--first NUMBER --cases 1` repeats one. The outcome of a command is an answer, one sentence with
-exit code 1, or a fault: a traceback, a hang, or the end of the process.
+Every case follows from the seed and its number: `--first NUMBER --cases 1` repeats one. The outcome of a command is an answer, one
+sentence with exit code 1, or a fault: a traceback, a hang, or the end of the process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCRIPTS = [
     "UPDATE documents SET metadata = '[1, 2]'",
     "UPDATE documents SET metadata = '{\"a\": 1e999, \"b\": ' || substr(hex(zeroblob(50000)), 1, 60000) || '}'",
     "UPDATE documents SET metadata = replace(hex(zeroblob(20000)), '0', '[')",
-    "UPDATE documents SET metadata = '{\"pages\": [0, \"x\", null], \"a\": {\"b\": [1, {\"c\": 2}]}}'",
+    'UPDATE documents SET metadata = \'{"pages": [0, "x", null], "a": {"b": [1, {"c": 2}]}}\'',
     "UPDATE documents SET text = replace(hex(zeroblob(200000)), '0', '# x\n')",
     "UPDATE documents SET docid = 'same'",
     "PRAGMA writable_schema=ON; UPDATE sqlite_master SET sql = replace(sql, 'TEXT', 'BLOB')",
@@ -196,7 +196,9 @@ def forge_kind(rng: random.Random, folder: Path) -> None:
     """A pipe, a link, a folder or a hole in place of a file."""
     import forged
 
-    path = rng.choice([*sorted(path for path in folder.rglob("*") if path.is_file()), folder / "lock", folder / "records" / "000001-x.json"])
+    path = rng.choice(
+        [*sorted(path for path in folder.rglob("*") if path.is_file()), folder / "lock", folder / "records" / "000001-x.json"]
+    )
     path.unlink(missing_ok=True)
     kind = rng.randrange(5)
     if kind == 0:
@@ -269,7 +271,7 @@ def soak(folder: Path, numbers: range, seed: int, most_seconds: float, index: Pa
                 onlooker.stop()
     rows = [{"forged": name.removeprefix("forge_")} | {outcome: count[outcome] for outcome in OUTCOMES} for name, count in counts.items()]
     total = {"forged": "all"} | {outcome: sum(count[outcome] for count in counts.values()) for outcome in OUTCOMES}
-    figures = {"cases": cases, "commands": sum(count.total() for count in counts.values()), "seed": seed}
+    figures: dict[str, float] = {"cases": cases, "commands": sum(count.total() for count in counts.values()), "seed": seed}
     figures |= {"most seconds of processor time for a command": round(slowest, 2), "most MiB": round(largest)}
     return {"rows": [*rows, total], "faults": len(faults), **figures}
 
