@@ -45,10 +45,13 @@ def parse_json(raw: bytes | str, *, most: int | None = None, constants: bool = F
     if needed > (available_memory() // 2 if most is None else most):
         raise ValueError(f"its {values:,} values could take {needed >> 20:,} MiB of memory")
     try:
-        value = json.loads(raw, parse_int=_whole_number, parse_float=_real_number, parse_constant=float if constants else _no_constant)
+        return json.loads(raw, parse_float=_real_number, parse_constant=float if constants else _no_constant)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    return value
+    except ValueError as error:  # Python bounds the digits of whole numbers itself, and says how to lift the bound
+        if "int_max_str_digits" in str(error):
+            raise ValueError("a number has too many digits") from None
+        raise
 
 
 def check_depth(value: Any, depth: int = DEPTH) -> None:
@@ -64,15 +67,9 @@ def _inner(outer: dict[str, Any] | list[Any]) -> Collection[Any]:
     return outer.values() if isinstance(outer, dict) else outer
 
 
-def _whole_number(digits: str) -> int:
-    if len(digits) > DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits")
-    return int(digits)
-
-
 def _real_number(digits: str) -> float:
     if len(digits) > DIGITS:
-        raise ValueError(f"a number has {len(digits):,} digits")
+        raise ValueError("a number has too many digits")
     return float(digits)
 
 
@@ -120,6 +117,8 @@ def text(most: int = 10_000, pattern: re.Pattern[str] | None = None, what: str =
     """Text of bounded length that UTF-8 can hold, of a pattern where one is given; `what` says what else it is not."""
 
     def check(value: Any) -> None:
+        if type(value) is str and len(value) <= most and value.isascii() and (pattern is None or pattern.fullmatch(value)):
+            return
         if type(value) is not str or len(value) > most:
             raise ValueError(f" is {shown(value)}, expected text of at most {most:,} characters")
         if pattern is not None and not pattern.fullmatch(value):
@@ -177,7 +176,10 @@ def items(inner: Check, most: int) -> Check:
         if type(value) is not list or len(value) > most:
             raise ValueError(f" is {shown(value)}, expected a list of at most {most:,}")
         for number, entry in enumerate(value):
-            within(str(number), inner, entry)
+            try:
+                inner(entry)
+            except ValueError as error:
+                raise inside(str(number), error) from None
 
     return check
 
@@ -189,8 +191,11 @@ def table(key: Check, inner: Check, most: int) -> Check:
         if type(value) is not dict or len(value) > most:
             raise ValueError(f" is {shown(value)}, expected an object of at most {most:,} keys")
         for name, entry in value.items():
-            within("a key", key, name)
-            within(name[:SHOWN], inner, entry)
+            try:
+                key(name)
+                inner(entry)
+            except ValueError as error:
+                raise inside(name, error) from None
 
     return check
 
@@ -208,15 +213,23 @@ def record(required: Mapping[str, Check], optional_fields: Mapping[str, Check] |
             inner = fields.get(name, others)
             if inner is None:
                 raise ValueError(f" has a field {name[:SHOWN]!r} that is not known")
-            within(name[:SHOWN], inner, entry)
+            try:
+                inner(entry)
+            except ValueError as error:
+                raise inside(name, error) from None
 
     return check
 
 
+def inside(name: str, error: ValueError) -> ValueError:
+    """The problem of a part of a value: its message begins with the name of the part."""
+    problem = str(error)
+    return ValueError(f"{name[:SHOWN]}{'' if problem.startswith(' ') else '.'}{problem}")
+
+
 def within(name: str, check: Check, value: Any) -> None:
-    """Apply a check to a part of a value; its message begins with the name of the part."""
+    """Apply a check to a part of a value."""
     try:
         check(value)
     except ValueError as error:
-        problem = str(error)
-        raise ValueError(f"{name}{'' if problem.startswith(' ') else '.'}{problem}") from None
+        raise inside(name, error) from None

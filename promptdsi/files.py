@@ -32,12 +32,21 @@ def open_plain(path: Path) -> BufferedReader:
         what = "a link" if path.is_symlink() else "no regular file"
         raise DataError(f"is {what}; an index holds its own files only", path=path) from None
     status = os.fstat(handle)
-    sparse = status.st_size > SPARSE_SIZE and getattr(status, "st_blocks", status.st_size) * 512 * SPARSE_RATIO < status.st_size
-    if not stat.S_ISREG(status.st_mode) or sparse:
+    if not stat.S_ISREG(status.st_mode) or _is_sparse(handle, status):
         os.close(handle)
-        problem = "is mostly a hole" if sparse else "is no regular file"
+        problem = "is mostly a hole" if stat.S_ISREG(status.st_mode) else "is no regular file"
         raise DataError(f"{problem}; an index holds its own files only", path=path)
     return os.fdopen(handle, "rb")
+
+
+def _is_sparse(handle: int, status: os.stat_result) -> bool:
+    """Whether a large file is mostly a hole: it costs its sender nothing, and us the time to read it."""
+    blocks = getattr(status, "st_blocks", None)
+    if blocks is None or status.st_size <= SPARSE_SIZE or blocks * 512 * SPARSE_RATIO >= status.st_size:
+        return False
+    hole = os.lseek(handle, 0, os.SEEK_HOLE)  # the end, where a file system counts no blocks and knows no holes
+    os.lseek(handle, 0, os.SEEK_SET)
+    return hole < status.st_size
 
 
 def read_plain(path: Path, most: int) -> bytes:

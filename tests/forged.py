@@ -98,6 +98,7 @@ def header(folder: Path, name: str, change: Change) -> str:
     value = json.loads(raw[8:first])
     changed = change(value)
     text = changed if isinstance(changed, bytes) else json.dumps(value if changed is None else changed).encode()
+    text += b" " * (-len(text) % 8)  # as every writer does, so that tensors are aligned
     return blob(folder, name, len(text).to_bytes(8, "little") + text + raw[first:])
 
 

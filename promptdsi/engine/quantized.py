@@ -207,7 +207,8 @@ def _array(content: mmap.mmap, first: int, entry: dict[str, Any]) -> NDArray[Any
     dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(entry["shape"])
     count = math.prod(shape)
     fits = type(begin) is int and type(end) is int and 0 <= begin <= end <= len(content) - first
-    if not fits or end - begin != count * dtype.itemsize:
+    # Kernels may load several numbers at once, which some processors allow at multiples of their size only: every writer aligns them.
+    if not fits or end - begin != count * dtype.itemsize or (first + begin) % dtype.itemsize:
         raise ValueError(f"a tensor of shape {shape} does not fit")
     return np.frombuffer(content, dtype, count, first + begin).reshape(shape)
 

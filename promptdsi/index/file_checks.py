@@ -6,7 +6,7 @@ Every index is read through these checks, whoever wrote it: a checksum shows tha
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 from promptdsi.checks import (
@@ -25,10 +25,12 @@ from promptdsi.checks import (
     truth,
     within,
 )
+from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
 from promptdsi.methods.options import check_stored_params
 from promptdsi.model.config import EncoderConfig
 
 NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
+POSITION = re.compile(r"0|[1-9][0-9]{0,9}")
 HASH = 64  # characters of a sha256
 MOST_MANIFEST = 64 << 20  # bytes
 MOST_MANIFEST_MEMORY = 512 << 20  # bytes that its values may take
@@ -185,16 +187,19 @@ def check_ids(value: Any) -> None:
         raise ValueError("its docids, marks or boundaries are of another type")
     if {type(docid) for docid in docids} - {str, type(None)} or len(marks) != HASH * len(docids):
         raise ValueError("its docids are no text, or their hashes are not as many")
-    if not marks.isascii() or any(len(docid) > 10_000 for docid in docids if docid):
+    if not marks.isascii() or max(map(len, filter(None, docids)), default=0) > MAX_ID_CHARACTERS:
         raise ValueError("its docids are too long, or their hashes no hashes")
     try:
-        "".join(docid for docid in docids if docid).encode("utf-8")
+        "".join(filter(None, docids)).encode("utf-8")
     except UnicodeEncodeError:
         raise ValueError("a docid holds a lone surrogate") from None
-    for position, offsets in boundaries.items():
-        if not (position.isdecimal() and len(position) < 11 and str(int(position)) == position):
-            raise ValueError(f"its passages are of a document {position[:20]!r}, which is no number")
-        if type(offsets) is not list or any(type(offset) is not int or not 0 <= offset < 2**31 for offset in offsets):
-            raise ValueError(f"the passages of document {position} are no numbers")
-        if len(offsets) < 2 or any(later < earlier for earlier, later in pairwise(offsets)):
-            raise ValueError(f"the passages of document {position} do not follow each other")
+    if not all(map(POSITION.fullmatch, boundaries)):
+        raise ValueError("its passages are of documents that are no numbers")
+    lists = boundaries.values()
+    flat = chain.from_iterable
+    if set(map(type, lists)) - {list} or set(map(type, flat(lists))) - {int}:
+        raise ValueError("the boundaries of its passages are no numbers")
+    if boundaries and any(not offsets[1:] or sorted(offsets) != offsets for offsets in lists):
+        raise ValueError("its passages do not follow each other")
+    if boundaries and not 0 <= min(flat(lists)) <= max(flat(lists)) < 2**31:
+        raise ValueError("its passages are longer than any text")
