@@ -130,6 +130,7 @@ soak: .venv/dev
 	$(BIN)/python -m tools.soak.soak_readers
 	$(BIN)/python -m tools.soak.soak_kills
 	$(BIN)/python -m tools.soak.soak_serving
+	$(BIN)/python -m tools.soak.soak_strangers
 
 clean:
 	rm -rf .venv build dist site promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

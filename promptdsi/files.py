@@ -3,16 +3,58 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
+
+from promptdsi.errors import DataError
+
+SPARSE_SIZE, SPARSE_RATIO = 64 << 20, 64  # a large file with so few of its bytes on disk is mostly a hole, which no writer of ours leaves
 
 # The umask can only be read by setting it, which other threads would see: once, at import.
 UMASK = os.umask(0o077)
 os.umask(UMASK)
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open a regular file for reading; DataError for anything else: a link leads elsewhere, and opening a pipe or a device may wait."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link, or a socket
+            raise
+        what = "a link" if path.is_symlink() else "no regular file"
+        raise DataError(f"is {what}; an index holds its own files only", path=path) from None
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or _is_sparse(handle, status):
+        os.close(handle)
+        problem = "is mostly a hole" if stat.S_ISREG(status.st_mode) else "is no regular file"
+        raise DataError(f"{problem}; an index holds its own files only", path=path)
+    return os.fdopen(handle, "rb")
+
+
+def _is_sparse(handle: int, status: os.stat_result) -> bool:
+    """Whether a large file is mostly a hole: it costs its sender nothing, and us the time to read it."""
+    blocks = getattr(status, "st_blocks", None)
+    if blocks is None or status.st_size <= SPARSE_SIZE or blocks * 512 * SPARSE_RATIO >= status.st_size:
+        return False
+    hole = os.lseek(handle, 0, os.SEEK_HOLE)  # the end, where a file system counts no blocks and knows no holes
+    os.lseek(handle, 0, os.SEEK_SET)
+    return hole < status.st_size
+
+
+def read_plain(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes; its size is checked before it is read."""
+    with open_plain(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise DataError(f"holds {size:,} bytes, at most {most:,} are read; restore it from a copy", path=path)
+        return file.read(most + 1)[:most]
 
 
 def sha256_of(path: Path) -> str:
@@ -56,6 +98,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         discard(Path(temporary))
         raise
+
+
+def write_unsynced(path: Path, content: bytes) -> None:
+    """Write a temporary file that `adopt` will sync."""
+    with naming(path), open(path, "wb") as file:
+        file.write(content)
 
 
 def discard(path: Path) -> None:

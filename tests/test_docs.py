@@ -24,7 +24,7 @@ from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
-PROMISED = list(range(1, 34))
+PROMISED = list(range(1, 35))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 

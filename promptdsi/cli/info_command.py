@@ -49,13 +49,20 @@ def log(index: IndexPath, json: Json = False) -> None:
         print_table(str(index), [{key: _word(row[key]) for key in columns} | {"sha256": row["sha256"][:12]} for row in rows])
 
 
-def verify(index: IndexPath, output: Output) -> None:
+def verify(
+    index: IndexPath,
+    untrusted: Annotated[
+        bool, typer.Option("--untrusted", help="For an index from somebody else: check and search it in a process with bounds.")
+    ] = False,
+    *,
+    output: Output,
+) -> None:
     """Check every file against its checksum and every generation for consistency. Exit code 1 if there are problems."""
-    result = open_index(index).verify(progress=output.progress)
+    result = open_index(index, trust=True).verify(untrusted=untrusted, progress=output.progress)
     if output.json:
         print_json(result._asdict())
-    for problem in result.problems:
-        output.say(problem)
+    for sentence in (*(f"checked: {check}" for check in result.checks), *result.problems):
+        output.say(sentence)
     sizes = f"{result.generations:,} generations, {result.blobs:,} blobs, {result.bytes / 1e6:,.1f} MB"
     if result.problems:
         raise PromptDSIError(f"{index}: {len(result.problems)} problems in {sizes}")

@@ -54,6 +54,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve,
     "mcp": mcp,
 }
+LONGEST = 5000  # characters of an error: a path may have four thousand
 BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -91,6 +92,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             # The reader of our output has exited (`promptdsi … | head`): there is no one to report to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
+        except MemoryError:
+            raise typer.Exit(_fail("the memory of this machine is not enough", 1)) from None
         except OSError as error:
             raise typer.Exit(_fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), 1)) from None
         except KeyboardInterrupt as stop:
@@ -134,5 +137,7 @@ def _terminated(signum: int, frame: object) -> None:
 
 def _fail(message: str, code: int) -> int:
     # One sentence on one line: paths and excerpts of data may contain anything.
-    print("error: " + strip_control_chars(" ".join(message.split())), file=sys.stderr, flush=True)
+    sentence = " ".join(message.split())
+    shown = sentence if len(sentence) <= LONGEST else f"{sentence[:LONGEST]} …"
+    print("error: " + strip_control_chars(shown), file=sys.stderr, flush=True)
     return code

@@ -75,7 +75,7 @@ class ConfinedReader:
         # -P: nothing is imported from the working directory, which may be the folder that is read.
         command = [sys.executable, "-P", "-m", "promptdsi.corpus.confined"]
         pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL  # what parsers print is of no use, and a file could not take it
-        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=_environment())
+        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, env=child_environment())
 
     def _answer(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
         """A line of the child; what there is of it if it does not end in time."""
@@ -101,20 +101,20 @@ class ConfinedReader:
             self._child = None
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The child imports the package from where this process has it, whatever its working directory; one thread is enough for it."""
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
     return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def confine() -> None:
+def confine(memory: int = MEMORY, files: int = OPEN_FILES) -> None:
     """Bound what this process may use, for good."""
     try:
         import resource
     except ImportError:  # Windows has no such bounds; the time of each file is bounded everywhere
         return
-    bounds = {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_NOFILE: OPEN_FILES, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
+    bounds = {resource.RLIMIT_AS: memory, resource.RLIMIT_NOFILE: files, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_CORE: 0}
     for what, most in bounds.items():
         hard = resource.getrlimit(what)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -37,7 +37,13 @@ class Session:
             session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors have no common base: the weights do not fit the graph
             raise ValueError(str(error)) from error
-        self.run, self.inputs = session.run, [entry.name for entry in session.get_inputs()]
+        self._run, self.inputs = session.run, [entry.name for entry in session.get_inputs()]
+
+    def run(self, outputs: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
+        try:
+            return self._run(outputs, inputs)  # type: ignore[no-any-return]
+        except Exception as error:  # as above: the inputs do not fit the weights
+            raise ValueError(str(error)) from error
 
 
 class GraphPart(NamedTuple):

@@ -7,7 +7,6 @@ without spinning when there is nothing to do.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import mmap
 import threading
@@ -20,13 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.checks import parse_json
 from promptdsi.engine.graph import IR, OPSET, Session
 from promptdsi.errors import DataError
+from promptdsi.files import open_plain
 from promptdsi.model.path import Floats
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I8": np.int8}
 DTYPES |= {"U16": np.uint16, "U8": np.uint8}
-LARGEST_HEADER = 100_000_000  # bytes, the bound the safetensors library itself sets
+LARGEST_HEADER = 16 << 20  # bytes, of some hundred thousand tensors
+MOST_HEADER_MEMORY = 256 << 20
+MOST_DIMENSIONS = 8
+LONGEST_NAME = 300  # characters
 LARGEST = 127
 # A quantized query is unsigned, 1 to 127 with zero at `ZERO_POINT`: products of unsigned and signed bytes are the fast ones, and with
 # seven bits the sum of two products fits the 16 bits that processors without VNNI accumulate in.
@@ -178,27 +182,33 @@ def merge_small_blocks(blocks: Sequence[RowBlock]) -> list[RowBlock]:
 
 def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """The file's tensors by name, read-only. The header is checked against the file size first: it may be damaged or forged."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         size = file.seek(0, 2)
         file.seek(0)
         first = 8 + int.from_bytes(file.read(8), "little")
         if not 8 < first <= min(size, LARGEST_HEADER):
             raise DataError("is damaged (no safetensors header); run `promptdsi verify`", path=path)
         try:
-            header = json.loads(file.read(first - 8))
+            header = parse_json(file.read(first - 8), most=MOST_HEADER_MEMORY)
+            header.pop("__metadata__", None)
+            sizes = sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
+            if sizes > size or any(len(name) > LONGEST_NAME for name in header):
+                raise ValueError("its tensors overlap, or a name is too long")
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return {name: _array(content, first, entry) for name, entry in header.items() if name != "__metadata__"}
+            return {name: _array(content, first, entry) for name, entry in header.items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
+            raise DataError(f"is damaged ({str(error)[:200]}); run `promptdsi verify`", path=path) from None
 
 
 def _array(content: mmap.mmap, first: int, entry: dict[str, Any]) -> NDArray[Any]:
     begin, end = entry["data_offsets"]
+    if len(entry["shape"]) > MOST_DIMENSIONS or any(type(length) is not int or not 0 <= length < 2**48 for length in entry["shape"]):
+        raise ValueError("a tensor of a shape that none has")
     dtype, shape = np.dtype(DTYPES[entry["dtype"]]), tuple(entry["shape"])
     count = math.prod(shape)
-    sizes = (begin, end, *shape)
-    fits = all(type(size) is int and size >= 0 for size in sizes) and begin <= end <= len(content) - first
-    if not fits or end - begin != count * dtype.itemsize:
+    fits = type(begin) is int and type(end) is int and 0 <= begin <= end <= len(content) - first
+    # Kernels may load several numbers at once, which some processors allow at multiples of their size only: every writer aligns them.
+    if not fits or end - begin != count * dtype.itemsize or (first + begin) % dtype.itemsize:
         raise ValueError(f"a tensor of shape {shape} does not fit")
     return np.frombuffer(content, dtype, count, first + begin).reshape(shape)
 

@@ -56,8 +56,10 @@ class RowChunk(NamedTuple):
         low, high = np.searchsorted(deleted, (first, first + len(length)))
         if documents is not None:  # a document may have begun in the chunk before
             documents = np.union1d([0], documents[slice(*np.searchsorted(documents, (first, first + len(length))))] - first)
-        hidden = deleted[low:high] - first
-        return cls(first, panels, starts, hidden, documents, length, error, float(length.max()), float(error.max()))
+        hidden, longest, worst = deleted[low:high] - first, float(length.max()), float(error.max())
+        if not 0 <= min(length.min(), error.min()) <= longest + worst < np.inf:
+            raise ValueError("the rows have lengths that no rows have")
+        return cls(first, panels, starts, hidden, documents, length, error, longest, worst)
 
     def best_of_documents(self, scores: Floats) -> Floats:
         """The best score of each document's rows in this chunk."""

@@ -7,33 +7,31 @@ generation the corpus arrived in, is part of each, so that two corpora never sha
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.checks import Check, parse_json
 from promptdsi.corpus.corpus import Document
 from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, sha256_of
+from promptdsi.files import adopt, atomic_write, discard, open_plain, read_plain, sha256_of
+from promptdsi.index.documents import write_documents
+from promptdsi.index.file_checks import HASH, MOST_TOKENIZER, NAME, QUERY_LIST, check_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
-STORES = ("text", "title", "none")  # what is stored of documents
-TABLE = "CREATE TABLE documents (place INTEGER PRIMARY KEY, docid TEXT NOT NULL, title TEXT NOT NULL, text TEXT NOT NULL, metadata TEXT)"
-HASH = 64  # characters of a sha256
+MOST_JSON = 1 << 30  # bytes of a JSON blob: the ids of some ten million documents
 CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the fields of `QuantizedRows`
 
 
@@ -89,16 +87,7 @@ class Blobs:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".documents.")
         os.close(handle)
         try:
-            with contextlib.closing(sqlite3.connect(name, isolation_level=None)) as database:
-                # No journal and no sync: the file is synced as a whole before it gets its name.
-                database.execute("PRAGMA journal_mode=OFF")
-                database.execute("PRAGMA synchronous=OFF")
-                database.execute(f"PRAGMA user_version={since:d}")
-                database.execute("BEGIN")
-                database.execute(TABLE)
-                records = (_document_record(position, document, store) for position, document in numbered)
-                database.executemany("INSERT INTO documents VALUES (?, ?, ?, ?, ?)", records)
-                database.execute("COMMIT")
+            write_documents(Path(name), (_document_record(position, document, store) for position, document in numbered), since=since)
             blob = f"{sha256_of(Path(name))}.sqlite"
             if not self._is_intact(blob):
                 adopt(Path(name), self.folder / blob)
@@ -115,8 +104,10 @@ class Blobs:
         path = self.folder / name
         if self.folder.is_symlink() or path.is_symlink():
             raise DataError("is a link; an index holds its own files only", path=path)
-        if not path.is_file():
+        if not path.exists():
             raise DataError("is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path)
+        if not path.is_file():
+            raise DataError("is no regular file; an index holds its own files only", path=path)
         return path
 
     def size(self, name: str) -> int:
@@ -125,7 +116,7 @@ class Blobs:
     def check(self, name: str, size: int) -> None:
         """Raise DataError unless the blob has the size and the checksum it should."""
         path = self.path(name)
-        with path.open("rb") as file:  # size and checksum of the same file, also while a purge replaces it
+        with open_plain(path) as file:  # size and checksum of the same file, also while a purge replaces it
             intact = os.fstat(file.fileno()).st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == name[:HASH]
         if not intact:
             advice = "restore it from a copy, or see with `promptdsi verify` which generations are intact"
@@ -134,25 +125,39 @@ class Blobs:
     def json(self, name: str) -> Any:
         path = self.path(name)
         try:
-            return json.loads(path.read_bytes())
-        except ValueError:
-            raise DataError("is damaged (no JSON); run `promptdsi verify`", path=path) from None
+            return parse_json(read_plain(path, MOST_JSON))
+        except ValueError as error:
+            raise DataError(f"is damaged (no JSON we read: {error}); run `promptdsi verify`", path=path) from None
 
     def ids(self, name: str) -> Ids:
-        value = self.json(name)
+        value = self._checked(name, check_ids)
         return Ids(value["since"], value["docids"], value["marks"], value.get("boundaries", {}))
 
     def list(self, name: str) -> list[dict[str, Any]]:
-        return list(self.json(name)["entries"])
+        """Stored probes or training queries."""
+        return list(self._checked(name, QUERY_LIST)["entries"])
+
+    def _checked(self, name: str, check: Check) -> Any:
+        value = self.json(name)
+        try:
+            check(value)
+        except ValueError as error:
+            raise DataError(f"is no part of an index: {str(error).strip()}; run `promptdsi verify`", path=self.folder / name) from None
+        return value
 
     def text(self, name: str) -> str:
-        return self.path(name).read_text("utf-8")
+        path = self.path(name)
+        try:
+            return read_plain(path, MOST_TOKENIZER).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=path) from None
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Tensors mapped from the file, not read. The header is checked before anything is allocated."""
         from safetensors import SafetensorError, safe_open
 
         path = self.path(name)
+        mapped_tensors(path)
         try:
             with safe_open(path, "pt") as file:
                 return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -247,51 +252,3 @@ def _document_record(position: int, document: Document, store: str) -> tuple[Any
         return position, document.docid, document.title, "", None
     metadata = json.dumps(dict(document.metadata), ensure_ascii=False) if document.metadata else None
     return position, document.docid, document.title, document.text, metadata
-
-
-class Documents:
-    """The stored documents of one corpus, by their position in it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        # immutable: no lock, no journal, nothing written beside it, so read-only media work as well.
-        try:
-            self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
-        except sqlite3.Error as error:
-            raise DataError(f"cannot be opened ({error})", path=path) from None
-
-    def get(self, position: int) -> Document | None:
-        documents = self._select("WHERE place = ?", position)
-        return documents[0][1] if documents else None
-
-    def __iter__(self) -> Iterator[tuple[int, Document]]:
-        yield from self._select("ORDER BY place")
-
-    def metadata(self) -> list[tuple[int, dict[str, Any]]]:
-        """Position and metadata of each document, in order; no text is read."""
-        return [
-            (position, json.loads(fields or "{}"))
-            for position, fields in self._rows("SELECT place, metadata FROM documents ORDER BY place")
-        ]
-
-    def titles(self) -> list[tuple[int, str]]:
-        """Position and title of each document, in order."""
-        return self._rows("SELECT place, title FROM documents ORDER BY place")
-
-    def _select(self, clause: str, *values: Any) -> list[tuple[int, Document]]:
-        rows = self._rows(f"SELECT place, docid, title, text, metadata FROM documents {clause}", *values)
-        return [(position, Document(docid, text, title, json.loads(metadata or "{}"))) for position, docid, title, text, metadata in rows]
-
-    def _rows(self, statement: str, *values: Any) -> list[Any]:
-        try:
-            return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise DataError(f"is damaged ({error}); run `promptdsi verify`", path=self.path) from None
-
-    def close(self) -> None:
-        self._database.close()
-
-    def __del__(self) -> None:
-        # At once, not when the garbage collector runs: a purged file whose handle is open is still on the disk.
-        if hasattr(self, "_database"):
-            self._database.close()

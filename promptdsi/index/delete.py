@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, UsageError
+from promptdsi.index.blobs import is_plain
 from promptdsi.index.generation import suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import DiskUsage
@@ -70,7 +71,7 @@ def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
 
 def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
     """The size of the folder, and what `undelete` could show, `purge` or the next write remove."""
-    size = sum(path.stat().st_size for path in store.folder.rglob("*") if path.is_file())
+    size = sum(path.stat().st_size for path in store.folder.rglob("*") if is_plain(path))
     hidden = set(manifest.tombstones)
     deleted = sum(hidden.issuperset(rows) for rows in rows_by_docid(store, manifest).values())
     return DiskUsage(size, deleted, len(store.leftovers()), store.purge_pending(manifest))

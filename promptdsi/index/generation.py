@@ -23,12 +23,13 @@ from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEn
 from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.blobs import Documents
+from promptdsi.index.documents import Documents
+from promptdsi.index.encoder_checks import check_encoder, check_prompts
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import Location
 from promptdsi.index.store import Store
-from promptdsi.model.config import PROMPT_LAYERS, EncoderConfig
-from promptdsi.model.path import Tokenizer, check_weights, cores
+from promptdsi.model.config import EncoderConfig
+from promptdsi.model.path import Tokenizer, cores
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 
@@ -73,7 +74,7 @@ class Generation:
         with manifest.as_data_error(store.folder):
             self.table = self._open_table()
             self.words = self._open_words()
-            self._check_encoder()
+            check_encoder(manifest, store.blobs)
         self.firsts = manifest.firsts()
         self._documents: dict[int, Documents] = {}
         self._queries: dict[int, dict[str, list[Any]]] = {}
@@ -114,22 +115,13 @@ class Generation:
         fitted = self.manifest.metadata.get("calibration")
         return Calibration(**fitted) if fitted else None
 
-    def _check_encoder(self) -> None:
-        """Raise ValueError unless the encoder is the one the manifest describes; only names and shapes are compared."""
-        manifest, config = self.manifest, EncoderConfig(**self.manifest.config)
-        check_weights(config, self.store.blobs.arrays(manifest.encoder))
-        layers = manifest.params.get("prompt_options", {}).get("prompt_layers", PROMPT_LAYERS)
-        too_deep = bool(manifest.prompts) and not all(1 <= layer <= config.layers for layer in layers)
-        if manifest.params["encoding"]["max_tokens"] + config.position_offset > config.positions or too_deep:
-            raise ValueError("the method needs more tokens or layers than the encoder has")
-
     @cached_property
     def encoder(self) -> QueryEncoder:
         """The query encoder, built at the first query."""
-        with self.manifest.as_data_error(self.store.folder):
-            if self.engine == "torch":
-                method = self.method
-                return TorchEncoder(method.model_, method.tokenizer_, max_tokens=method.encoding.max_tokens, threads=self.threads)
+        if self.engine == "torch":
+            method = self.method
+            return TorchEncoder(method.model_, method.tokenizer_, max_tokens=method.encoding.max_tokens, threads=self.threads)
+        with self.manifest.as_data_error(self.store.folder, UsageError):
             return self._onnx_encoder()
 
     def _onnx_encoder(self) -> OnnxEncoder:
@@ -140,7 +132,9 @@ class Generation:
         if manifest.prompts:
             arrays = {name: blobs.arrays(name) for name in set(manifest.prompts.values())}
             strategy = make_strategy(params.get("prompts", "none"), **params.get("prompt_options", {}))
-            strategy.pool = ArrayPool({name: arrays[blob][name] for name, blob in manifest.prompts.items()}, strategy.blocks)
+            tensors = {name: arrays[blob][name] for name, blob in manifest.prompts.items()}
+            check_prompts(strategy, tensors, config.width)
+            strategy.pool = ArrayPool(tensors, strategy.blocks)
             layers = strategy.prompt_layers if strategy.prompts else ()
         path = {"pooling": encoding["pooling"], "prefix_space": params.get("prefix_space", "post")}
         key = (manifest.encoder, config, layers, *path.values(), self.threads or cores(), self.engine)
@@ -148,7 +142,7 @@ class Generation:
         if sessions is None:
             weights, int8 = blobs.arrays(manifest.encoder), self.engine == "int8"
             sessions = _shared_sessions[key] = EncoderSessions(config, weights, layers, **path, threads=self.threads, int8=int8)
-        tokenizer = Tokenizer(blobs.text(manifest.tokenizer), config.pad_id)
+        tokenizer = Tokenizer(blobs.text(manifest.tokenizer), config.pad_id, config.vocabulary)
         selection, normalize, max_tokens = params.get("selection", "single"), encoding["normalize"], encoding["max_tokens"]
         return OnnxEncoder(sessions, tokenizer, strategy, max_tokens=max_tokens, normalize=normalize, selection=selection, **path)
 
@@ -196,7 +190,7 @@ class Generation:
         with self._lock:
             documents = self._documents.pop(number, None)
             if documents is None:
-                documents = Documents(self.store.blobs.path(self._blob(entry.documents, number, "documents")))
+                documents = self.store.documents(entry, self._blob(entry.documents, number, "documents"))
             self._documents[number] = documents  # the most recently used is the last to be closed
             if len(self._documents) > OPEN_FILES:
                 self._documents.pop(next(iter(self._documents))).close()
@@ -205,9 +199,8 @@ class Generation:
     @contextlib.contextmanager
     def stored(self, number: int) -> Iterator[Documents]:
         """The stored documents of a corpus, opened for this use alone."""
-        name = self.manifest.corpora[number].documents
-        assert name is not None
-        documents = Documents(self.store.blobs.path(self._blob(name, number, "documents")))
+        entry = self.manifest.corpora[number]
+        documents = self.store.documents(entry, self._blob(entry.documents or "", number, "documents"))
         try:
             yield documents
         finally:

@@ -15,7 +15,7 @@ from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.files import sha256_of
-from promptdsi.index import delete, export, filters, purge, results, search, verify
+from promptdsi.index import delete, export, filters, purge, results, search, strangers
 from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
@@ -90,13 +90,17 @@ class Index:
         engine: str = "auto",
         device: str = "auto",
         threads: int | None = None,
+        trust: bool | None = None,
     ) -> Self:
         """Open an index for reading and writing, at the newest generation or, read-only, at generation `at`. Writes nothing.
 
         `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
+        Without `trust` (the default where another user owns the folder) a child process opens and searches it first.
         """
         store = Store(Path(path).expanduser())
+        if trust is False or (trust is None and strangers.is_foreign(store.folder)):
+            strangers.screen(store.folder, at)
         index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads), pinned=at is not None)
         return index._load(at) if check else index
 
@@ -155,8 +159,8 @@ class Index:
         """Train what was not trained yet, one generation for each corpus; D0 only where it is alone, with more `effort` than before."""
         from promptdsi.index import effort as levels
 
-        store = self._committed(self._writable())  # should one corpus fail, those before it stay tuned
-        reports = levels.tune(store, effort, device=self.opening.device, **options)
+        # Should one corpus fail, those before it stay tuned.
+        reports = levels.tune(self._committed(self._writable()), effort, device=self.opening.device, **options)
         self.report = reports[-1] if reports else self.report
         return reports
 
@@ -271,9 +275,9 @@ class Index:
         """The size of the folder, and what `purge` or the next write would remove."""
         return delete.disk_usage(self.store, self.manifest)
 
-    def verify(self, *, progress: Progress = silent) -> results.Verification:
-        """Check every file against its checksum and every generation for consistency."""
-        return verify.verify(self.store, progress=progress)
+    def verify(self, *, untrusted: bool = False, progress: Progress = silent) -> results.Verification:
+        """Check every file and every generation; with `untrusted` in a child process, which also opens and searches the index."""
+        return strangers.verify_any(self.store, untrusted=untrusted, progress=progress)
 
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""

@@ -15,12 +15,23 @@ from pathlib import Path
 from typing import Any, Self
 
 from promptdsi.aliases import MANIFEST, renamed
+from promptdsi.checks import check_depth, parse_json
 from promptdsi.errors import DataError
+from promptdsi.files import read_plain
+from promptdsi.index.file_checks import MOST_MANIFEST, MOST_MANIFEST_MEMORY, check_manifest
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
 from promptdsi.methods.options import current_params
 
 FORMAT = 3  # 2 had no passages and no words; 1 had other names too, which `promptdsi.aliases` lists
 HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
+INCONSISTENT: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RuntimeError,
+    MemoryError,
+)  # by wrong files
 PARTS = ("rows", "ids", "words", "documents", "probes", "queries")
 
 
@@ -107,12 +118,14 @@ class Manifest:
         return [docid or f"\0{first + position}" for position, docid in enumerate(docids)]
 
     @contextlib.contextmanager
-    def as_data_error(self, folder: Path) -> Iterator[None]:
-        """Intact files that do not fit together are damage like any other."""
+    def as_data_error(self, folder: Path, *others: type[Exception]) -> Iterator[None]:
+        """Intact files that do not fit together are damage like any other; `others` are exceptions that only they can cause here."""
+        causes = (*INCONSISTENT, *others)
         try:
             yield
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise DataError(f"generation {self.number} is inconsistent ({error}); run `promptdsi verify`", path=folder) from error
+        except causes as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise DataError(f"generation {self.number} is inconsistent ({reason}); run `promptdsi verify`", path=folder) from error
 
     def renamed(self, new: dict[str, str]) -> Manifest:
         """The same generation with some blobs replaced: old name → new name."""
@@ -177,13 +190,14 @@ class Manifest:
     def read(cls, path: Path) -> Self:
         content = unsealed(path)
         try:
-            if content["format"] == 1:
-                content = renamed(content, MANIFEST) | {"params": current_params(content["params"])}
-            corpora = tuple(Entry(**entry) for entry in content.pop("corpora"))
-            lists = {name: tuple(content[name]) for name in ("tombstones", "retired")}
-            return cls(**content | lists | {"corpora": corpora})
-        except (TypeError, KeyError) as error:
-            raise DataError(f"is no manifest ({error}); run `promptdsi verify`", path=path) from None
+            if content.get("format") == 1 and isinstance(params := content.get("params"), dict):
+                content = renamed(content, MANIFEST) | {"params": current_params(params)}
+            check_manifest(content)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"is no manifest: {str(error).strip()}; run `promptdsi verify`", path=path) from None
+        corpora = tuple(Entry(**entry) for entry in content.pop("corpora"))
+        lists = {name: tuple(content[name]) for name in ("tombstones", "retired")}
+        return cls(**content | lists | {"corpora": corpora})
 
 
 def now() -> str:
@@ -204,21 +218,22 @@ def sealed(value: dict[str, Any]) -> bytes:
 
 def unsealed(path: Path) -> dict[str, Any]:
     """The content of a sealed file; DataError if a byte of it has changed or a newer release wrote it."""
-    if path.is_symlink():
-        raise DataError("is a link; an index holds its own files only", path=path)
-    if not path.is_file():
-        raise DataError("is missing; restore it from a copy", path=path)
-    raw = path.read_bytes()
+    try:
+        raw = read_plain(path, MOST_MANIFEST)
+    except FileNotFoundError:
+        raise DataError("is missing; restore it from a copy", path=path) from None
     body, seal = raw[:-TAIL], raw[-TAIL:]
     try:
-        content = json.loads(raw)["content"]
-        newer = int(content.get("format", 0)) > FORMAT
+        content = parse_json(raw, most=MOST_MANIFEST_MEMORY)["content"]
+        check_depth(content)
+        newer = type(content.get("format", 0)) is int and content.get("format", 0) > FORMAT
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DataError("is damaged (not readable as JSON); restore it from a copy", path=path) from None
     if newer:
+        release = str(content.get("written_by"))[:50]
         raise DataError(
-            f"was written by promptdsi {content.get('written_by')} in format {content['format']}, "
-            f"this release reads up to format {FORMAT}: install promptdsi {content.get('written_by')} or newer",
+            f"was written by promptdsi {release} in format {content['format']}, "
+            f"this release reads up to format {FORMAT}: install promptdsi {release} or newer",
             path=path,
         )
     if not body.startswith(HEAD) or seal != b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode():

@@ -20,7 +20,7 @@ from torch import Tensor
 from promptdsi.corpus.corpus import Corpus, Judgement, Query, whole_text
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import EvalQuery, load_queries, rank_queries, values
-from promptdsi.index.blobs import Documents, Ids
+from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import Drift, Report, WorkEstimate
 from promptdsi.index.store import Store
@@ -28,7 +28,7 @@ from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
-from promptdsi.model.config import EncoderConfig
+from promptdsi.model.config import EncoderConfig, torch_device
 from promptdsi.training.encoding import encode_batches
 from promptdsi.training.examples import PASSAGE, TrainingPair
 
@@ -85,11 +85,12 @@ def training_blobs(manifest: Manifest) -> set[str]:
 
 def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last: int | None = None) -> PromptDSI:
     """The method of a generation. `last` is a corpus whose rows are put behind all others, so that they can be trained."""
+    torch_device(device)  # before the files: a wrong device is not their fault
     order = [*(number for number in range(len(manifest.corpora)) if number != last), *([] if last is None else [last])]
     deleted_positions = manifest.deleted_positions()
     blocks: list[DocumentBlock] = []
     deleted: set[int] = set()
-    with manifest.as_data_error(store.folder):
+    with manifest.as_data_error(store.folder, UsageError):
         for number in order:
             entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
             ids = store.ids(entry.ids)
@@ -98,19 +99,18 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
             starts = list(accumulate(ids.passages, initial=first))
             deleted |= {row for position in deleted_positions[number] for row in range(starts[position], starts[position + 1])}
             blocks.append(DocumentBlock([name for name, count in zip(names, ids.passages, strict=True) for _ in range(count)], rows))
-    tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
-    learned = Learned(
-        EncoderConfig(**manifest.config),
-        store.blobs.tensors(manifest.encoder),
-        store.blobs.text(manifest.tokenizer),
-        blocks,
-        deleted,
-        {name: tensors[blob][name] for name, blob in manifest.prompts.items()},
-        manifest.metadata,
-        {},
-        _saved_words(store, manifest, order),
-    )
-    with manifest.as_data_error(store.folder):
+        tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
+        learned = Learned(
+            EncoderConfig(**manifest.config),
+            store.blobs.tensors(manifest.encoder),
+            store.blobs.text(manifest.tokenizer),
+            blocks,
+            deleted,
+            {name: tensors[blob][name] for name, blob in manifest.prompts.items()},
+            manifest.metadata,
+            {},
+            _saved_words(store, manifest, order),
+        )
         return assemble(method_class(manifest.method), manifest.params | {"device": device, "offline": True}, learned)
 
 
@@ -198,7 +198,7 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
         )
     deleted = set(manifest.deleted_positions()[number])
     store.check(manifest, {name for name in (entry.documents, entry.queries) if name})
-    opened = Documents(store.blobs.path(entry.documents))
+    opened = store.documents(entry)
     documents = [document for position, document in opened if position not in deleted]
     opened.close()
     live = {document.docid for document in documents}

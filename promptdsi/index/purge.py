@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from promptdsi.errors import DataError
-from promptdsi.index.blobs import Documents
 from promptdsi.index.manifest import PARTS, Entry, Manifest
 from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
@@ -133,7 +132,7 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
     if part == "ids":
         return blobs.put_json(ids.without(positions)._asdict())
     if part == "documents":
-        opened = Documents(blobs.path(name))
+        opened = store.documents(entry)
         remaining = [(position, document) for position, document in opened if position not in positions]
         opened.close()
         return blobs.put_documents(remaining, since=since)

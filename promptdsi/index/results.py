@@ -268,9 +268,10 @@ class EvalRecord(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """How much was checked, and one sentence for each problem."""
+    """How much was checked, and one sentence for each problem; `checks` says what else was checked of a stranger's index."""
 
     generations: int
     blobs: int
     bytes: int
     problems: list[str]
+    checks: list[str] = []  # noqa: RUF012  # never changed

@@ -50,9 +50,11 @@ def search_batch(
             raise UsageError(f"the query {request.query[:50]!a} is not UTF-8") from None
     if not requests:
         return []
-    with single_threaded_blas():
+    with single_threaded_blas(), generation.manifest.as_data_error(generation.store.folder):
         queries = [request.query for request in requests]
         encoded = generation.encoder.encode(queries)
+        if not np.isfinite(encoded.vectors).all():
+            raise ValueError("the encoder computes NaN or Inf")
         words = [generation.words.query(query) for query in queries] if generation.words else None
         ranked = _ranked(generation, requests, encoded.vectors, words)
         results = []

@@ -7,25 +7,29 @@ lead to are leftovers, which the next writer removes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from promptdsi import __version__
 from promptdsi.errors import DataError, UsageError
-from promptdsi.files import atomic_write, make_folder, remove, sha256_of
-from promptdsi.index.blobs import NAME, Blobs, Ids, is_plain
-from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
-from promptdsi.index.results import Busy, EvalRecord, NoIndex
+from promptdsi.files import atomic_write, make_folder, read_plain, remove, sha256_of
+from promptdsi.index.blobs import Blobs, Ids, is_plain
+from promptdsi.index.documents import Documents
+from promptdsi.index.file_checks import EVAL_RECORD, MOST_MANIFEST, NAME
+from promptdsi.index.lock import is_held, writing
+from promptdsi.index.manifest import FORMAT, Entry, Manifest, sealed, unsealed
+from promptdsi.index.results import EvalRecord, NoIndex
 
 CACHED_BLOBS = 256
-CURRENT = re.compile(rb"(\d{6,}) ([0-9a-f]{64})\n")
+CURRENT = re.compile(rb"(\d{6,8}) ([0-9a-f]{64})\n")
+MOST_CURRENT = 100  # bytes
+NUMBER = re.compile(r"[0-9]{6,8}")
 FOLDERS = ("blobs", "generations", "records")
 WORK = ".learning"  # checkpoints of a create that is under way
 MARK = ".creating"  # exists while a create is under way: a folder that has it may be started again
@@ -49,14 +53,14 @@ class Store:
 
     def commit_mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
-        return (self.folder / "CURRENT").read_bytes()
+        return read_plain(self.folder / "CURRENT", MOST_CURRENT)
 
     def current(self) -> int:
         """The number of the current generation."""
         path = self.folder / "CURRENT"
         if path.is_symlink() or any((self.folder / name).is_symlink() for name in FOLDERS):
             raise DataError("holds links; an index holds its own files only", path=self.folder)
-        if not path.is_file():
+        if not path.exists():
             if self.begun() and is_held(self.folder):
                 raise NoIndex(f"{self.folder}: this index is being created by another process; wait for it to end")
             if self.begun():
@@ -65,13 +69,13 @@ class Store:
                 raise NoIndex(f"{self.folder}: this index has lost its file CURRENT: restore it from a copy")
             hint = "" if self.folder.exists() else f"; make one with `promptdsi create {self.folder} CORPUS`"
             raise NoIndex(f"{self.folder}: no index is here{hint}")
-        raw = path.read_bytes()
+        raw = self.commit_mark()
         match = CURRENT.fullmatch(raw)
         if not match:
             raise DataError("is damaged (no generation with its sha256); restore it from a copy", path=path)
         manifest = self.manifest_path(int(match[1]))
-        if not is_plain(manifest) or hashlib.sha256(manifest.read_bytes()).hexdigest() != match[2].decode():
-            if path.read_bytes() != raw:  # a purge came between: it rewrites the generation that was current
+        if not is_plain(manifest) or hashlib.sha256(read_plain(manifest, MOST_MANIFEST)).hexdigest() != match[2].decode():
+            if self.commit_mark() != raw:  # a purge came between: it rewrites the generation that was current
                 return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)
         return int(match[1])
@@ -88,7 +92,10 @@ class Store:
         current = self.current()
         if number is not None and not 1 <= number <= current:
             raise UsageError(f"{self.folder} has generations 1 to {current}, not {number}")
-        number = current if number is None else number
+        return self.read_manifest(current if number is None else number)
+
+    def read_manifest(self, number: int) -> Manifest:
+        """A generation by its number, current or not."""
         manifest = Manifest.read(self.manifest_path(number))
         if manifest.number != number:
             raise DataError(f"is the manifest of generation {manifest.number}; restore it from a copy", path=self.manifest_path(number))
@@ -103,11 +110,11 @@ class Store:
     def numbers(self) -> list[int]:
         """Every generation that has a manifest, committed or not."""
         names = [path.stem for path in (self.folder / "generations").glob("*.json")] if (self.folder / "generations").is_dir() else []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if NUMBER.fullmatch(name))
 
     def history(self) -> list[Manifest]:
         """All committed generations, oldest first."""
-        return [Manifest.read(self.manifest_path(number)) for number in range(1, self.current() + 1)]
+        return [self.read_manifest(number) for number in range(1, self.current() + 1)]
 
     def write_record(self, record: EvalRecord) -> Path:
         """Store the ranks of an evaluation; the same evaluation again replaces its record."""
@@ -119,8 +126,13 @@ class Store:
 
     def read_records(self) -> list[EvalRecord]:
         """All records, by generation, corpus and split."""
-        contents = [unsealed(path) for path in (self.folder / "records").glob("*.json")]
+        contents = [read_record(path) for path in (self.folder / "records").glob("*.json")]
         return sorted(EvalRecord(*(content[name] for name in EvalRecord._fields)) for content in contents)
+
+    def documents(self, entry: Entry, name: str | None = None) -> Documents:
+        """The stored documents of a corpus, which must have some; `name` is their blob where it is not the entry's any more."""
+        assert entry.documents is not None, "nothing of the documents is stored"
+        return Documents(self.blobs.path(name or entry.documents), entry.count)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -241,39 +253,11 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if is_plain(path)] if folder.is_dir() else []
 
 
-def is_held(folder: Path) -> bool:
-    """Whether a writer holds the lock; needs no permission to write."""
+def read_record(path: Path) -> dict[str, Any]:
+    """The content of a recorded evaluation."""
+    content = unsealed(path)
     try:
-        handle = os.open(folder / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if os.pread(handle, 1, 0):  # a holder writes its process id; locking an empty file would disturb a writer that is about to lock
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-@contextlib.contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Lock the index for writing; readers need no lock. The file contains the holder's process id, and is empty otherwise.
-
-    The kernel's lock ends with its holder: a crashed process never blocks another.
-    """
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
-            writer = f"process {holder}" if holder.isdigit() else "another process"
-            raise Busy(f"{folder}: {writer} is writing to this index; wait for it to end") from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-        os.ftruncate(handle, 0)
-    finally:
-        os.close(handle)
+        EVAL_RECORD(content)
+    except ValueError as error:
+        raise DataError(f"is no recorded evaluation: {str(error).strip()}", path=path) from None
+    return content

@@ -12,7 +12,8 @@ from typing import Any
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.index.arrivals import check_corpus, check_dev_queries, corpus_name, select_new, unique_name
-from promptdsi.index.blobs import STORES
+from promptdsi.index.file_checks import STORES
+from promptdsi.index.lock import writing
 from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.method_io import (
     estimate_work,
@@ -26,7 +27,7 @@ from promptdsi.index.method_io import (
     write_prompts,
 )
 from promptdsi.index.results import Drift, Report, WorkEstimate
-from promptdsi.index.store import WORK, Store, writing
+from promptdsi.index.store import WORK, Store
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.saving import to_bytes
 from promptdsi.model.backbone import load_backbone

@@ -9,7 +9,7 @@ from itertools import pairwise
 from promptdsi.corpus.corpus import Document, whole_text
 from promptdsi.engine.postings import Postings, WordStatistics
 from promptdsi.errors import PromptDSIError, UsageError
-from promptdsi.index.blobs import Documents, Ids
+from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.method_io import training_blobs
 from promptdsi.index.store import Store
@@ -29,7 +29,7 @@ def upgrade(store: Store) -> Manifest:
         for entry in parent.corpora:
             assert entry.documents is not None
             store.blobs.check(entry.documents, parent.sizes[entry.documents])
-            opened = Documents(store.blobs.path(entry.documents))
+            opened = store.documents(entry)
             documents = dict(opened)
             opened.close()
             words.append(Postings.build(_stored_texts(store.ids(entry.ids), documents)))

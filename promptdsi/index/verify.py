@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError
-from promptdsi.index.blobs import HASH, NAME, Documents, stored_codes
-from promptdsi.index.manifest import Entry, Manifest, unsealed
+from promptdsi.index.blobs import stored_codes
+from promptdsi.index.encoder_checks import check_encoder
+from promptdsi.index.file_checks import HASH, NAME
+from promptdsi.index.lock import is_held
+from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest
 from promptdsi.index.results import Verification
-from promptdsi.index.store import FOLDERS, Store, is_held
+from promptdsi.index.store import FOLDERS, Store, read_record
+from promptdsi.model.tokenizer_checks import check_tokenizer
 from promptdsi.progress import Progress, silent
+
+UNREADABLE: tuple[type[Exception], ...] = (DataError, *INCONSISTENT)
+NAMED = 20  # of missing manifests
 
 
 def verify(store: Store, *, progress: Progress = silent) -> Verification:
@@ -23,9 +31,14 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
     current = store.current()
     problems: list[str] = []
     history = []
-    for number in range(1, current + 1):
+    present = {number: True for number in store.numbers() if number <= current}  # in order
+    missing = itertools.islice((number for number in range(1, current) if number not in present), NAMED)
+    problems += [f"{store.manifest_path(number)}: is missing; restore it from a copy" for number in missing]
+    if len(present) + NAMED < current:  # CURRENT may say anything
+        problems.append(f"{store.folder}: {current - len(present):,} of {current:,} generations are missing")
+    for number in present:
         try:
-            history.append(store.manifest(number))
+            history.append(store.read_manifest(number))
         except DataError as error:
             problems.append(str(error))
     sizes = {name: size for manifest in history for name, size in manifest.sizes.items()}
@@ -40,12 +53,24 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
             advance(1)
     for manifest in history:
         if manifest.blobs() <= intact:
-            problems += [f"generation {manifest.number}: {problem}" for problem in _generation(store, manifest)]
+            problems += [f"generation {manifest.number}: {problem}" for problem in _collected(_generation(store, manifest))]
     for entry, width in {entry: manifest.config["width"] for manifest in history for entry in manifest.corpora}.items():
         if intact.issuperset(entry.blobs()):
-            problems += [f"corpus {entry.name}: {problem}" for problem in _corpus(store, entry, width)]
-    problems += list(_weights(store, history, intact)) + list(_other_files(store, history))
+            problems += [f"corpus {entry.name}: {problem}" for problem in _collected(_corpus(store, entry, width))]
+    problems += [problem for manifest in _distinct(history, intact) for problem in _encoder(store, manifest)]
+    problems += _collected(_weights(store, history, intact)) + _collected(_other_files(store, history))
     return Verification(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
+
+
+def _collected(problems: Iterator[str]) -> list[str]:
+    """The problems that a check lists; a file that cannot be read at all is one more, and the check ends there."""
+    listed = []
+    try:
+        for problem in problems:
+            listed.append(problem)  # those before an error count
+    except UNREADABLE as error:
+        listed.append(str(error) or type(error).__name__)
+    return listed
 
 
 def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
@@ -68,6 +93,27 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
         yield "some corpora have words and others have none"
 
 
+def _distinct(history: list[Manifest], intact: set[str]) -> list[Manifest]:
+    """One generation of each encoder, tokenizer and word statistics: most generations have the same."""
+    usable = [manifest for manifest in history if intact.issuperset(manifest.blobs())]
+    keys = ((manifest.encoder, manifest.tokenizer, manifest.statistics, repr((manifest.config, manifest.params))) for manifest in usable)
+    return list(dict(zip(keys, usable, strict=True)).values())
+
+
+def _encoder(store: Store, manifest: Manifest) -> Iterator[str]:
+    """What a search would refuse."""
+    checks: list[Callable[[], object]] = [
+        lambda: check_encoder(manifest, store.blobs),
+        lambda: check_tokenizer(store.blobs.text(manifest.tokenizer), manifest.config["vocabulary"]),
+        lambda: manifest.statistics and store.blobs.statistics(manifest.statistics),
+    ]
+    for check in checks:
+        try:
+            check()
+        except UNREADABLE as error:
+            yield f"generation {manifest.number}: {error}"
+
+
 def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     arrays = store.blobs.arrays(entry.rows)
     rows, ids = arrays.get("rows"), store.ids(entry.ids)
@@ -87,7 +133,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     if entry.words:
         yield from _words(store, entry, purged)
     if entry.documents is not None:
-        opened = Documents(store.blobs.path(entry.documents))
+        opened = store.documents(entry)
         stored = {position: document.docid for position, document in opened}
         opened.close()
         if stored != {position: docid for position, docid in enumerate(ids.docids) if docid is not None}:
@@ -135,7 +181,7 @@ def _weights(store: Store, history: list[Manifest], intact: set[str]) -> Iterato
 def _other_files(store: Store, history: list[Manifest]) -> Iterator[str]:
     for path in sorted((store.folder / "records").glob("*.json")):
         try:
-            unsealed(path)
+            read_record(path)
         except DataError as error:
             yield str(error)
     if history and store.purge_pending(history[-1]):

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from promptdsi.aliases import METHOD_OPTIONS, RETIRED_OPTIONS, USED_WITH
+from promptdsi.checks import Check, choice, integer, plain, real, record, table, text, truth, within
 from promptdsi.errors import UsageError
-from promptdsi.model.path import PREFIX_SPACES, SELECTIONS
+from promptdsi.model.path import POOLINGS, PREFIX_SPACES, SELECTIONS
 from promptdsi.training.topics import ENGINES
 
 # The values an option may have, and its least value, by the last part of its name, whichever record it is in.
@@ -37,6 +38,15 @@ LEAST: dict[str, float] = {
     **dict.fromkeys(("dropout", "row_norm_scale", "anchor_weight", "replay", "replay_weight", "passage_tokens", "word_weight"), 0),
     **dict.fromkeys(("batch_size", "document_windows", "passes", "replay_size"), 1),
     "scale": 1e-6,
+}
+# What bounds memory and time of a training: far beyond what is of use, so that only a mistake or a forged manifest exceeds it.
+MOST: dict[str, float] = {
+    **dict.fromkeys(("pseudo_queries", "hard_negatives", "passes"), 10_000),
+    **dict.fromkeys(("document_windows", "batch_size", "max_tokens", "document_tokens", "passage_tokens"), 1 << 16),
+    **dict.fromkeys(("lr", "row_lr", "lr_scale", "row_norm_scale", "scale", "anchor_weight", "replay_weight", "word_weight"), 1e6),
+    **dict.fromkeys(("encoder_decay", "row_decay", "dropout", "replay"), 1e6),
+    **dict.fromkeys(("epochs", "replay_size"), 1 << 20),
+    "seed": 2**32 - 1,
 }
 FREE = "prompt_options"  # its keys belong to the prompt strategy, which checks them
 # The constructor keywords whose names would hide the methods `fit` and `add`, and what parameters call them.
@@ -61,6 +71,30 @@ class Encoding:
     words: bool = False  # whether words count beside rows
     word_weight: float = 0.0  # of words in a score; 0: learned on D0's annotated queries
     int8: bool = False  # encode documents and training queries by int8 products: faster on a CPU, approximate; a search never does
+
+
+KIND_CHECKS: dict[type, Check] = {bool: truth, int: integer(0, 1 << 20), float: real(0, 1e6)}
+ENCODING_FIELDS = {field.name: KIND_CHECKS[type(field.default)] for field in dataclasses.fields(Encoding) if field.name != "pooling"}
+ENCODING_FIELDS |= {"pooling": choice(POOLINGS), "max_tokens": integer(3, 1 << 16)}
+REQUIRED_FIELDS = ("pooling", "normalize", "max_tokens")  # by every search
+STORED_PARAMS = record(
+    {
+        "encoding": record(
+            {name: ENCODING_FIELDS[name] for name in REQUIRED_FIELDS},
+            {name: check for name, check in ENCODING_FIELDS.items() if name not in REQUIRED_FIELDS},
+        )
+    },
+    {
+        "backbone": text(40_000),
+        "prompts": text(100),
+        "selection": choice(SELECTIONS),
+        "prefix_space": choice(PREFIX_SPACES),
+        FREE: table(text(100), plain, 100),
+        "retired": table(text(100), plain, 100),
+        "seed": integer(0, 2**32 - 1),
+    },
+    others=plain,
+)
 
 
 def merge_params(base: Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,13 +184,28 @@ def check_params(method: str, flat: Mapping[str, Any], defaults: Mapping[str, An
 
 
 def check_options(params: Mapping[str, Any], least: Mapping[str, float] = LEAST) -> None:
-    """Refuse values that are none of the choices, or less than the least."""
+    """Refuse values that are none of the choices, less than the least or more than the most."""
     for option, value in flatten_params(params).items():
         name = option.rpartition(".")[2]
         if name in CHOICES and value not in CHOICES[name]:
             raise UsageError(f"{option}={value!r} is none of {', '.join(CHOICES[name])}")
         if name in least and value < least[name]:
             raise UsageError(f"{option}={value} is less than {least[name]}")
+        if name in MOST and not value <= MOST[name]:
+            raise UsageError(f"{option}={value} is more than {MOST[name]:g}")
+
+
+def check_stored_params(value: Any) -> None:
+    """Raise ValueError unless the parameters of a manifest are those a method may have; nothing of the method is imported."""
+    STORED_PARAMS(value)
+    flat = flatten_params(value)
+    for option, given in flat.items():
+        if option.rpartition(".")[2] in LEAST:
+            within(option, real(), given)
+    try:
+        check_options(value)
+    except (UsageError, TypeError) as error:
+        raise ValueError(f" holds {error}") from None
 
 
 def _typed(name: str, value: Any, default: Any) -> Any:

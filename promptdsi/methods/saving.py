@@ -84,7 +84,7 @@ def assemble(kind: type[Kind], params: Mapping[str, Any], learned: Learned) -> K
     method = kind.from_params(params)
     metadata = renamed(learned.metadata, METHOD_METADATA)
     encoder = encoder_from(learned.config, learned.encoder)
-    tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id)
+    tokenizer = Tokenizer(learned.tokenizer, learned.config.pad_id, learned.config.vocabulary)
     method.start(Backbone(method.backbone, encoder, tokenizer, metadata.get("pooling", "mean")))
     device = torch.device(torch_device(method.device))
     rows = method.model_.rows

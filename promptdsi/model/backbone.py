@@ -61,7 +61,11 @@ def load_backbone(name: str, *, offline: bool = False, quiet: bool = True) -> Ba
     folder = backbone_folder(name, offline=offline, quiet=quiet)
     config = read_config(folder)
     encoder = encoder_from(config, read_weights(folder, config))
-    return Backbone(name, encoder, Tokenizer(read_tokenizer(folder), config.pad_id), read_pooling(folder))
+    try:
+        tokenizer = Tokenizer(read_tokenizer(folder), config.pad_id, config.vocabulary)
+    except ValueError as error:
+        raise DataError(str(error), path=folder / "tokenizer.json") from None
+    return Backbone(name, encoder, tokenizer, read_pooling(folder))
 
 
 def backbone_folder(name: str, *, offline: bool = False, quiet: bool = True) -> Path:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.checks import choice, integer, real, record
 from promptdsi.errors import PromptDSIError, UsageError
 
 PROMPT_LAYERS = (2,)  # the default of every strategy
@@ -55,10 +56,51 @@ class EncoderConfig:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @staticmethod
+    def check(value: Any) -> None:
+        """Raise ValueError unless these are the fields of an encoder of a size that exists; nothing is allocated."""
+        ENCODER_FIELDS(value)
+        if value["width"] % value["heads"]:
+            raise ValueError(f"heads is {value['heads']}, which does not divide a width of {value['width']}")
+        if value.get("pad_id", 0) >= value["vocabulary"] or value.get("position_offset", 0) >= value["positions"]:
+            raise ValueError("pad_id or position_offset is beyond the tables of tokens and positions")
+        if value.get("relative_buckets", 0) in range(1, 4):
+            raise ValueError("relative_buckets is too small for two directions with near and far positions")
+
+    @property
+    def weight_count(self) -> int:
+        """How many numbers such an encoder has."""
+        width, inner = self.width, self.feed_forward
+        layer = 4 * width * (width + 1) + 2 * inner * width + inner + width + 4 * width
+        tables = (self.vocabulary + self.positions + 2) * width + self.relative_buckets * self.heads
+        return tables + self.layers * layer
+
     @property
     def max_tokens(self) -> int:
         """The longest input the position table allows."""
         return self.positions - self.position_offset
+
+
+ENCODER_FIELDS = record(  # larger than any encoder there is, small enough that a sum of them fits a memory
+    {
+        "family": choice(("bert", "roberta", "mpnet")),
+        "width": integer(1, 1 << 16),
+        "layers": integer(1, 1000),
+        "heads": integer(1, 1 << 12),
+        "feed_forward": integer(1, 1 << 20),
+        "vocabulary": integer(1, 1 << 24),
+        "positions": integer(1, 1 << 20),
+    },
+    {
+        "position_offset": integer(0, 1 << 20),
+        "pad_id": integer(0, 1 << 24),
+        "norm_eps": real(1e-30, 1),
+        "activation": choice(tuple(ACTIVATIONS)),
+        "relative_buckets": integer(0, 256),
+        "dropout": real(0, 1),
+        "attention_dropout": real(0, 1),
+    },
+)
 
 
 @cache

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.model.config import NO_PROMPT, EncoderConfig
+from promptdsi.model.tokenizer_checks import load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -46,13 +47,13 @@ class Tokenized(NamedTuple):
 
 
 class Tokenizer:
-    """A tokenizer from its `tokenizer.json`, which is also how an index stores it."""
+    """A tokenizer from its `tokenizer.json`, which is also how an index stores it; ValueError unless it is of a kind we know.
 
-    def __init__(self, json: str, pad_id: int) -> None:
-        from tokenizers import Tokenizer as FastTokenizer
+    No token may have an id of `vocabulary` or more.
+    """
 
-        self.json, self.pad_id = json, pad_id
-        self._fast = FastTokenizer.from_str(json)
+    def __init__(self, json: str, pad_id: int, vocabulary: int | None = None) -> None:
+        self.json, self.pad_id, self._fast = json, pad_id, load_tokenizer(json, vocabulary)
         self._fast.no_padding()
 
     def encode(self, texts: Sequence[str], *, max_tokens: int) -> Tokenized:

@@ -20,8 +20,9 @@ import small
 from faults import Died, Faults, PowerLoss, heeding
 
 from promptdsi import Corpus, DataError, Index, PromptDSIError
+from promptdsi.index.lock import writing
 from promptdsi.index.results import Busy, NoIndex
-from promptdsi.index.store import Store, writing
+from promptdsi.index.store import Store
 
 ROOT = Path(__file__).parents[2]
 

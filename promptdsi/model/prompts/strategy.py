@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MOST = {"prompt_length": 4096, "pool_size": 1 << 16, "components": 1 << 12}  # what bounds memory: far beyond what is of use
+MOST_LAYERS = 1000
+
+
 def cosine(left: ArrayT, right: ArrayT) -> ArrayT:
     """Cosine of every row with every row: (B, D), (M, D) → (B, M)."""
     return unit(left) @ unit(right).T  # type: ignore[attr-defined, no-any-return]
@@ -235,6 +239,11 @@ def make_strategy(name: str, **keywords: Any) -> PromptStrategy:
     for option, values in strategy.allowed.items():
         if getattr(strategy, option, values[0]) not in values:
             raise UsageError(f"prompt strategy {name}: {option}={getattr(strategy, option)!r} is none of {', '.join(values)}")
+    for option, most in MOST.items():
+        if type(size := getattr(strategy, option, 0)) is not int or size > most:
+            raise UsageError(f"prompt strategy {name}: {option}={size!r} is more than {most} or no whole number")
+    if any(type(layer) is not int or layer < 1 for layer in strategy.prompt_layers) or len(strategy.prompt_layers) > MOST_LAYERS:
+        raise UsageError(f"prompt strategy {name}: prompt_layers are numbers of layers, from 1, at most {MOST_LAYERS} of them")
     if strategy.prompt_length < 0 or strategy.prompt_length % 2:
         raise UsageError(f"prompt_length={strategy.prompt_length} counts key and value rows together: it must be even and not negative")
     return strategy

@@ -1,0 +1,202 @@
+"""Which tokenizers are loaded: those of the kinds that the backbones we read have, checked before the library sees them.
+
+A tokenizer is a small program. Replacements that double a text thirty times, or a pattern that backtracks, would take all memory or time.
+So each of its parts must be one of those below, with values in range; what they make of a text is then hardly longer than the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from promptdsi.checks import Check, choice, integer, items, optional, parse_json, plain, real, record, shown, table, text, truth, within
+
+MOST_MEMORY = 1 << 30  # bytes of its JSON
+MOST_TOKENS = 1 << 24
+MOST_ADDED = 100_000
+TOKEN = text(1_000)
+WORD_CHARACTERS = 1_000  # WordPiece takes time with the square of the longest word
+PARTS, NESTING = 16, 3  # of a sequence, and of sequences in each other
+PATTERNS = ({"Regex": " {2,}"}, {"String": " "}, {"String": "``"}, {"String": "''"}, {"String": "\u2581"})  # none makes a text longer
+REPLACEMENTS = ("\u2581", " ", "", '"')
+PRECOMPILED = text(4 << 20)  # character map of SentencePiece, in base64
+
+Fields = Mapping[str, Check]
+
+
+def check_tokenizer(json: str, vocabulary: int | None = None) -> None:
+    """Raise ValueError unless a `tokenizer.json` describes a tokenizer of a known kind whose ids are below `vocabulary`."""
+    try:
+        value = parse_json(json, most=MOST_MEMORY)
+    except ValueError as error:
+        raise ValueError(f"the tokenizer is no JSON we read: {error}") from None
+    ids = integer(0, (vocabulary or MOST_TOKENS) - 1)
+    check = record(
+        {"model": lambda model: _model(model, ids)},
+        {
+            "version": text(20),
+            "truncation": plain,  # set anew before each use
+            "padding": plain,
+            "added_tokens": items(record({"id": ids, "content": TOKEN}, others=truth), MOST_ADDED),
+            "normalizer": part(NORMALIZERS),
+            "pre_tokenizer": part(PRE_TOKENIZERS),
+            "post_processor": part(_post_processors(ids)),
+            "decoder": part(DECODERS),
+        },
+    )
+    within("the tokenizer", check, value)
+
+
+def load_tokenizer(json: str, vocabulary: int | None = None) -> Any:
+    """The library's tokenizer; ValueError unless it is of a known kind and the library can read it."""
+    from tokenizers import Tokenizer as FastTokenizer
+
+    check_tokenizer(json, vocabulary)
+    try:
+        return FastTokenizer.from_str(json)
+    except BaseException as error:  # the library's own errors are plain exceptions, and a panic in its Rust code is not even that
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
+
+
+def part(kinds: Mapping[str, Fields], depth: int = NESTING) -> Check:
+    """null, one of some kinds of parts, or a sequence of them."""
+
+    def check(value: Any) -> None:
+        if value is None:
+            return
+        kind = value.get("type") if isinstance(value, dict) else None
+        if kind == "Sequence" and depth:
+            fields = dict.fromkeys(("normalizers", "pretokenizers", "processors", "decoders"), items(part(kinds, depth - 1), PARTS))
+            record({"type": plain}, fields)(value)
+            return
+        if not isinstance(kind, str) or kind not in kinds:
+            raise ValueError(f" is of the kind {shown(kind)}, which no backbone we read has; there are {', '.join(kinds)}")
+        record({"type": plain}, kinds[kind])(value)
+
+    return check
+
+
+def _pattern(value: Any) -> None:
+    if value not in PATTERNS:
+        raise ValueError(f" is {shown(value)}, which no backbone we read has")
+
+
+NOTHING: Fields = {}
+REPLACE: Fields = {"pattern": _pattern, "content": choice(REPLACEMENTS)}
+METASPACE: Fields = {
+    "replacement": text(1),
+    "str_rep": text(1),
+    "add_prefix_space": truth,
+    "prepend_scheme": choice(("always", "never", "first")),
+    "split": truth,
+}
+BYTE_LEVEL: Fields = dict.fromkeys(("add_prefix_space", "trim_offsets", "use_regex"), truth)
+NORMALIZERS: dict[str, Fields] = {
+    "BertNormalizer": {
+        **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), truth),
+        "strip_accents": optional(truth),
+    },
+    **dict.fromkeys(("Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Nmt"), NOTHING),
+    "Strip": {"strip_left": truth, "strip_right": truth},
+    "Replace": REPLACE,
+    "Precompiled": {"precompiled_charsmap": optional(PRECOMPILED)},
+}
+PRE_TOKENIZERS: dict[str, Fields] = {
+    **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit"), NOTHING),
+    "ByteLevel": BYTE_LEVEL,
+    "Metaspace": METASPACE,
+    "Punctuation": {"behavior": text(30)},
+    "Digits": {"individual_digits": truth},
+}
+DECODERS: dict[str, Fields] = {
+    "WordPiece": {"prefix": text(20), "cleanup": truth},
+    "BPEDecoder": {"suffix": text(20)},
+    "ByteLevel": BYTE_LEVEL,
+    "Metaspace": METASPACE,
+    **dict.fromkeys(("Fuse", "ByteFallback"), NOTHING),
+    "Replace": REPLACE,
+    "Strip": {"content": text(1), "start": integer(0, 10), "stop": integer(0, 10)},
+}
+
+
+def _post_processors(ids: Check) -> dict[str, Fields]:
+    pieces = items(record({}, dict.fromkeys(("SpecialToken", "Sequence"), record({"id": TOKEN, "type_id": integer(0, 100)}))), PARTS)
+    special = record({"id": TOKEN, "ids": items(ids, PARTS), "tokens": items(TOKEN, PARTS)})
+    token = _pair(ids)
+    return {
+        "BertProcessing": {"sep": token, "cls": token},
+        "RobertaProcessing": {"sep": token, "cls": token, "trim_offsets": truth, "add_prefix_space": truth},
+        "TemplateProcessing": {"single": pieces, "pair": pieces, "special_tokens": table(TOKEN, special, PARTS)},
+        "ByteLevel": BYTE_LEVEL,
+    }
+
+
+def _pair(ids: Check) -> Check:
+    """A special token and its id."""
+
+    def check(value: Any) -> None:
+        if type(value) is not list or len(value) != 2:
+            raise ValueError(f" is {shown(value)}, expected a token and its id")
+        within("0", TOKEN, value[0])
+        within("1", ids, value[1])
+
+    return check
+
+
+def _model(value: Any, ids: Check) -> None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind is None and isinstance(value, dict):  # old files do not say it: the library tells by the fields
+        kind = "BPE" if "merges" in value else "Unigram" if isinstance(value.get("vocab"), list) else "WordPiece"
+    word, token = optional(text(100)), optional(TOKEN)
+    fields: dict[str, Fields] = {
+        "WordPiece": {
+            "unk_token": TOKEN,
+            "continuing_subword_prefix": text(100),
+            "max_input_chars_per_word": integer(1, WORD_CHARACTERS),
+        },
+        "WordLevel": {"unk_token": TOKEN},
+        "BPE": {
+            "dropout": optional(real(0, 0)),
+            "unk_token": token,
+            "continuing_subword_prefix": word,
+            "end_of_word_suffix": word,
+            **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), truth),
+            "merges": _merges,
+        },
+        "Unigram": {"unk_id": optional(ids), "byte_fallback": truth},
+    }
+    if not isinstance(kind, str) or kind not in fields:
+        raise ValueError(f" is of the kind {shown(kind)}; there are {', '.join(fields)}")
+    vocabulary: Callable[[Any], None] = (lambda value: _pieces(value, ids)) if kind == "Unigram" else (lambda value: _tokens(value, ids))
+    record({"vocab": vocabulary}, {"type": plain, **fields[kind]})(value)
+
+
+def _tokens(value: Any, ids: Check) -> None:
+    """The tokens of a vocabulary and their ids; checked as a integer, since there are many thousands."""
+    if type(value) is not dict or not 0 < len(value) <= MOST_TOKENS or set(map(type, value.values())) != {int}:
+        raise ValueError(f" is {shown(value)}, expected tokens with their ids")
+    ids(min(value.values()))
+    ids(max(value.values()))
+    TOKEN(max(value, key=len))
+
+
+def _pieces(value: Any, ids: Check) -> None:
+    if type(value) is not list or not 0 < len(value) <= MOST_TOKENS:
+        raise ValueError(f" is {shown(value)}, expected pieces with their scores")
+    ids(len(value) - 1)
+    score = real(-1e6, 1e6)
+    for entry in value:
+        if type(entry) is not list or len(entry) != 2 or type(entry[0]) is not str or len(entry[0]) > 1000:
+            raise ValueError(" holds something else than a piece and its score")
+        score(entry[1])
+
+
+def _merges(value: Any) -> None:
+    if type(value) is not list or len(value) > MOST_TOKENS:
+        raise ValueError(f" is {shown(value)}, expected a list of pairs")
+    for entry in value:
+        pair = entry.split(" ") if type(entry) is str else entry
+        if type(pair) is not list or len(pair) != 2 or not all(type(side) is str and len(side) <= 1000 for side in pair):
+            raise ValueError(" holds something else than pairs")
