@@ -6,6 +6,7 @@ Figures are made without pyplot, which would keep them in a global list and coul
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 7.0  # inches: a printed page
+LABEL_WIDTH = 42  # characters of a line beside a figure
 # Paul Tol's "muted" scheme: nine colors that stay apart for color-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
 MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no other label can look like a system of the paper
@@ -116,7 +118,7 @@ def draw_differences(rows: Mapping[str, Mapping[str, Estimate | None]], xlabel: 
         ax.hlines(at, ends[0], ends[1], color=color, linewidth=1.0)
         ax.plot(ends[2], at, color=color, marker=marker, linestyle="", label=name)
     ax.axvline(0, color="black", linewidth=0.8)
-    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_yticks(range(len(rows)), [textwrap.fill(label, LABEL_WIDTH) for label in rows])
     ax.invert_yaxis()
     ax.grid(axis="x")
     ax.grid(visible=False, axis="y")

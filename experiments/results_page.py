@@ -18,7 +18,7 @@ from .paper_claims import D0, NEW, VARIANTS, main_table
 from .published import CONTROL
 from .regime import regime_of
 from .reports import words
-from .summaries import D0_WORDS, NEW_WORDS, lowest, mean_difference, over_settings, regimes
+from .summaries import D0_WORDS, NEW_WORDS, gate_of, lowest, mean_difference, over_settings, regimes
 from .verdicts import NOT_RUN, Claim, Rule, judge
 
 FOLDER = Path(__file__).resolve().parent
@@ -73,7 +73,7 @@ class Studies:
         return differences
 
     def compared(self, name: str, ours: Sequence[str], rival: str, measure: Measure, words: tuple[str, str, str]) -> str:
-        text = over_settings(self.differences(name, ours, rival, measure), words, f"“{rival}”")
+        text = over_settings(self.differences(name, ours, rival, measure), words, f"“{rival}”", "settings" if name == "main" else "streams")
         return f"{self.link(name)}: {text or NOT_RUN}"
 
     def claims(self, name: str, rule: Rule) -> dict[str, list[Claim]]:
@@ -99,8 +99,7 @@ def _read(name: str, scale: str, store: RunStore) -> Experiment:
 
 def paper(studies: Studies) -> list[Known]:
     best = "fair" if studies.differences("fair", VARIANTS, "IncDSI", NEW) else "main"
-    regime = regimes(studies.results[best]) if best in studies.results else ""
-    limits = f"cannot be judged, because {regime}" if regime else "one seed of each of few streams"
+    limits = _limits(studies.results[best]) if best in studies.results else NOT_RUN
     without_dropout = studies.compared("ablations", ["with S++ prompts, no dropout"], CONTROL, NEW, NEW_WORDS)
     return [
         Known("Prompts retrieve more new documents than IncDSI", studies.compared(best, VARIANTS, "IncDSI", NEW, NEW_WORDS), limits),
@@ -122,6 +121,13 @@ def paper(studies: Studies) -> list[Known]:
             "3,000 documents; more is arithmetic",
         ),
     ]
+
+
+def _limits(results: SystemResults) -> str:
+    """Why the paper's regime is not this one; where it is, whether D0 passed its gate."""
+    if regime := regimes(results):
+        return f"cannot be judged, because {regime}"
+    return "; ".join(f"{setting.label}: gate of D0 {gate_of(results, setting)}" for setting, _ in results.settings())
 
 
 def incdsi(studies: Studies) -> list[Known]:

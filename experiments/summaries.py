@@ -77,18 +77,20 @@ def with_interval(difference: Estimate) -> str:
     return f"{signed(difference.value)} ({interval(difference, sign=True)})"
 
 
-def over_settings(differences: Mapping[str, Estimate], words: tuple[str, str, str], rival: str) -> str:
+def over_settings(differences: Mapping[str, Estimate], words: tuple[str, str, str], rival: str, noun: str = "streams") -> str:
     """How a difference turned out over the settings: words for above zero, below it and neither, then figures with intervals.
 
     Examples
     --------
     >>> over_settings({"a": Estimate(0.02, 0.01, 0.03), "b": Estimate(0.01, -0.01, 0.03)}, ("more", "less", "as much"), "IncDSI")
-    'more than IncDSI on 1 of 2: a +2.0 (+1.0 to +3.0), b +1.0 (−1.0 to +3.0)'
+    'more than IncDSI on 1 of 2 streams: a +2.0 (+1.0 to +3.0), b +1.0 (−1.0 to +3.0)'
     """
     if not differences:
         return ""
     above, below = (sum(each.excludes_zero and sign * each.value > 0 for each in differences.values()) for sign in (1, -1))
-    parts = [f"{word} than {rival}{_share(number, len(differences))}" for word, number in ((words[0], above), (words[1], below)) if number]
+    parts = [
+        f"{word} than {rival}{_share(number, len(differences), noun)}" for word, number in ((words[0], above), (words[1], below)) if number
+    ]
     ordered = sorted(differences.values(), key=lambda each: each.value)
     figures = (
         ", ".join(f"{setting} {with_interval(each)}" for setting, each in differences.items())
@@ -98,8 +100,8 @@ def over_settings(differences: Mapping[str, Estimate], words: tuple[str, str, st
     return f"{listed(parts) if parts else f'{words[2]} as {rival}'}: {figures}"
 
 
-def _share(number: int, of: int) -> str:
-    return f" on {number} of {of}" if of > 1 else ""
+def _share(number: int, of: int, noun: str) -> str:
+    return f" on {number} of {of} {noun}" if of > 1 else ""
 
 
 def by_verdict(claims: Sequence[Claim]) -> str:

@@ -55,7 +55,7 @@ def _summary(results: SystemResults, systems: Sequence[SystemResult], chosen: di
     edge, below = at_an_end(tried, chosen), retaining_less(tried)
     limits = (
         f"The choice is limited: {len(edge)} of {plural(len(tried), 'system')} have their value at an end of the sweep, {len(below)} "
-        f"retain less of D0 than `{selection_rule.OURS}` at every value; {seeds_in_words(results)}, and these dev queries chose"
+        f"retain less of D0 than `{selection_rule.OURS}` at every value; {seeds_in_words(results)}, and the dev queries shown chose"
     )
     rows = [row(result.point.system.label, result.point.swept, *(result.score(measure) for measure in COLUMNS[:3])) for result in picked]
     columns = [Column("system", left=True), Column("chosen", left=True), *(Column(measure.name) for measure in COLUMNS[:3])]

@@ -38,9 +38,7 @@ def report(results: SystemResults) -> Iterator[Part]:
     for setting, systems in results.settings():
         yield Text(f"{setting.label}: {before_in_words(systems).text}")
         yield Attached(_scores(setting, systems))
-    yield Text(
-        f"Every figure with its interval, and “{selection_rule.LARGER_NORM}” against each: {results.experiment.name}.json."
-    )
+    yield Text(f"Every figure with its interval, and further differences: {results.experiment.name}.json.")
 
 
 def _summary(results: SystemResults) -> Summary:

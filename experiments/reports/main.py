@@ -77,8 +77,8 @@ def _summary(results: SystemResults) -> Summary:
     settings = [(setting.label, systems, differences(systems)) for setting, systems in results.settings()]
     variants = dict.fromkeys(system.label for _, systems, _ in settings for system in prompted(systems) if system.records)
     compared = {setting: differences for setting, _, differences in settings}
-    new = [text for rival in RIVALS if (text := over_settings(_of(compared, rival, NEW), NEW_WORDS, rival))]
-    d0 = [text for rival in RIVALS[:1] if (text := over_settings(_of(compared, rival, D0), D0_WORDS, rival))]
+    new = [text for rival in RIVALS if (text := over_settings(_of(compared, rival, NEW), NEW_WORDS, rival, "settings"))]
+    d0 = [text for rival in RIVALS[:1] if (text := over_settings(_of(compared, rival, D0), D0_WORDS, rival, "settings"))]
     result = (
         f"In the top ten, prompts (mean of {listed(variants)}; points) retrieve {'; '.join(new)}; of D0 they retain {'; '.join(d0)}."
         if new

@@ -94,7 +94,7 @@ def _summary(results: SystemResults) -> Summary:
         f"On {setting.label}, prompts and their keys take {listed(pools)}{cache_text}.",
         "Memory at the paper's size is arithmetic and was not measured.",
         figure,
-        Table(f"{setting.label}: stored beside encoder and rows after the last corpus, measured", columns, rows),
+        Table(f"What prompts and IncDSI store after the last corpus ({setting.label}, measured)", columns, rows),
     )
 
 

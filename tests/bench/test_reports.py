@@ -171,7 +171,7 @@ def test_a_report_is_whole_and_the_same_bytes_twice(fakes: tuple[dict[str, Exper
     assert name == "datasets" or "code: beef" in text
     for picture in re.findall(r"!\[.*\]\((.*)\)", text):
         assert (store.folder / "tiny" / picture).is_file()
-    provenance = text[text.index("Where this comes from") :]  # a table keeps it when it goes into a paper
+    provenance = text[text.index("## Hyper-parameters") :]  # a table keeps it when it goes into a paper
     assert [line for line in provenance.splitlines() if line.startswith("- ")] == re.findall("^% (- .*)$", tex, re.M)
     tex = re.sub("^%.*$", "", tex, flags=re.M)
     assert tex.count(r"\begin{") == tex.count(r"\end{") and tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
