@@ -12,14 +12,14 @@ import numpy as np
 
 from promptdsi.bench.run_records import TopicRecord
 from promptdsi.bench.system_results import SystemResult, on_new
-from promptdsi.evaluation.continual import Figures, estimate, over_seeds
+from promptdsi.evaluation.continual import Figures, over_seeds
 
 from . import paper_sums
 from .paper_claims import D0, NEW, TOLERANCE, WITHIN, by_label, prompted
 from .published import SPEED_UP
 from .reports import layers, passes, utilisation
 from .shared import size
-from .verdicts import FAILS, HOLDS, NOT_RUN, SHOWN, Claim, Gap, gaps, judge
+from .verdicts import HOLDS, NOT_RUN, REFUTED, SHOWN, Claim, Gap, about, gaps, judge
 
 ROOT = Path(__file__).resolve().parent.parent
 RESAMPLES = 1000
@@ -31,7 +31,7 @@ def one_pass(systems: Sequence[SystemResult]) -> list[Claim]:
     claims = []
     for what, measure in (("D0 H@10", D0), ("A_T H@10", NEW), ("A_T M@10", NEW_MRR)):
         differences = [gap for single, two in passes.pairs(systems) for gap in gaps([single], [two], measure)]
-        claims.append(judge(f"One pass is as good as two in {what}, {WITHIN}", differences, margin=TOLERANCE))
+        claims.append(about(f"One pass is as good as two in {what}, {WITHIN}", differences, margin=TOLERANCE))
     measured = [
         f"{label} {row['learning: two passes ÷ one']:.1f}× ({row['learning, from … to']}) in learning, "
         f"{row['search: two passes ÷ one']:.1f}× ({row['search, from … to']}) in search"
@@ -66,11 +66,9 @@ def topics(systems: Sequence[SystemResult]) -> list[Claim]:
 def example_queries(systems: Sequence[SystemResult]) -> list[Claim]:
     """Table 5: examples; ours come with the words a query shares with the topic it chose, minus the mean over the other topics."""
     topics = next((record.topics for system in systems for record in system.records if record.topics and record.topics.examples), None)
-    gap = None if topics is None else estimate(resampled(np.array(list(shared_words(topics)), dtype=np.float64)))
-    claim = judge(
-        "Queries that select a topic, and its terms (hundredths of a word shared with it, minus those shared with others)",
-        [Gap("own − others", gap)],
-    )
+    difference = None if topics is None else resampled(np.array(list(shared_words(topics)), dtype=np.float64))
+    text = "Queries that select a topic, and its terms (hundredths of a word shared with it, minus those shared with others)"
+    (claim,) = judge([about(text, [Gap("own − others", difference)])])
     if topics is None:
         return [claim]
     evidence = f"{in_words(topics.counts)}: {claim.evidence}"
@@ -102,9 +100,9 @@ def pool_use(systems: Sequence[SystemResult]) -> list[Claim]:
     use = {result.label: over_seeds([used(counts) for counts in chosen]) for result in systems if (chosen := chosen_by(result))}
     rest = [result.label for result in systems if result.label != "Topic"]
     return [
-        judge(
+        about(
             f"Topic uses more of its pool than {' and '.join(rest)} (test queries of all corpora)",
-            [Gap(f"Topic − {label}", estimate(use["Topic"] - use[label]) if {"Topic", label} <= use.keys() else None) for label in rest],
+            [Gap(f"Topic − {label}", use["Topic"] - use[label] if {"Topic", label} <= use.keys() else None) for label in rest],
         )
     ]
 
@@ -116,8 +114,8 @@ def pool_use_in_figures(systems: Sequence[SystemResult]) -> list[Claim]:
     )
     claims = []
     for text, least, share in (("over 60 % of its pool", 0.6, used), ("over 30 % of it frequently", 0.3, frequent)):
-        gap = estimate(over_seeds([share(counts) for counts in topic]) - least) if topic else None
-        claims.append(judge(f"Topic uses {text}", [Gap(f"Topic − {100 * least:.0f} %", gap)]))
+        difference = over_seeds([share(counts) for counts in topic]) - least if topic else None
+        claims.append(about(f"Topic uses {text}", [Gap(f"Topic − {100 * least:.0f} %", difference)]))
     return [*pool_use(systems), *claims]
 
 
@@ -157,19 +155,19 @@ def prompted_layers(systems: Sequence[SystemResult]) -> list[Claim]:
     second = [tried[2,] for tried in groups.values()]
     comparisons = [(coda, [groups[label][which] for label in ("L2P", "S++")]) for which, coda in groups["CODA"].items()]
     return [
-        judge("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW)),
-        judge(
+        about("At every single layer PromptDSI is better on new corpora than IncDSI", gaps(single, incdsi, NEW), needs_regime=True),
+        about(
             "CODA retains D0 better than L2P and S++, layer by layer", [gap for coda, rest in comparisons for gap in gaps([coda], rest, D0)]
         ),
-        judge(
-            "… and is behind them on new corpora, layer by layer",
+        about(
+            "CODA is behind L2P and S++ on new corpora, layer by layer",
             [gap for coda, rest in comparisons for gap in gaps([coda], rest, NEW, sign=-1.0)],
         ),
-        judge(f"At layer 2 as much of D0 is retained as IncDSI retains, {WITHIN}", gaps(second, incdsi, D0), margin=TOLERANCE),
-        judge(f"L2P and S++ retain D0 better at layer 2 than at the top layer ({top} here)", down),
-        judge(f"Two layers gain little over layer 1 on new corpora: less than {100 * TOLERANCE:.0f} points", two, margin=TOLERANCE),
-        judge("… and retain more of D0", retained),
-        judge("Three layers are worse in MRR@10 on new corpora than layer 1", three),
+        about(f"At layer 2 D0 is retained as IncDSI retains it, {WITHIN}", gaps(second, incdsi, D0), margin=TOLERANCE, needs_regime=True),
+        about(f"L2P and S++ retain D0 better at layer 2 than at the top layer ({top} here)", down),
+        about(f"Two layers gain little over layer 1 on new corpora: less than {100 * TOLERANCE:.0f} points", two, margin=TOLERANCE),
+        about("Two layers retain more of D0 than layer 1", retained),
+        about("Three layers are worse in MRR@10 on new corpora than layer 1", three),
     ]
 
 
@@ -179,7 +177,7 @@ def stored_memory(systems: Sequence[SystemResult]) -> list[Claim]:
     labels = [result.label for result in prompted(systems)]
     ran = [label for label in labels if label in stored] if "IncDSI" in stored else []
     less = all(stored[label] < stored["IncDSI"] for label in ran)
-    verdict = NOT_RUN if len(ran) < len(labels) else HOLDS if less else FAILS
+    verdict = NOT_RUN if len(ran) < len(labels) else HOLDS if less else REFUTED
     evidence = ", ".join(f"{label} {size(stored[label])}" for label in [*ran, *(["IncDSI"] if ran else [])]) or "not run"
     return [paper_sums.bytes_stored(), Claim("A pool is smaller than IncDSI's cache here", verdict, evidence)]
 

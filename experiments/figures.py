@@ -6,7 +6,8 @@ Figures are made without pyplot, which would keep them in a global list and coul
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.bench.report import Plot
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 7.0  # inches: a printed page
+LABEL_WIDTH = 42  # characters of a line beside a figure
 # Paul Tol's "muted" scheme: nine colors that stay apart for color-blind readers (personal.sron.nl/~pault).
 PALETTE = ("#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#DDCC77", "#44AA99", "#AA4499", "#999933")
 MARKERS, OTHER_MARKERS = "os^DvP<Xp", "h>*d"  # no other label can look like a system of the paper
@@ -101,6 +103,29 @@ def draw_line(ax: Any, at: Sequence[float], estimates: Sequence[Estimate], label
     """A line in per cent with its intervals, from end to end: that of a maximum (F_t) may lie off its line."""
     ax.vlines(at, [100 * point.low for point in estimates], [100 * point.high for point in estimates], color=look.color, linewidth=0.6)
     ax.plot(at, [100 * point.value for point in estimates], color=look.color, marker=look.marker, linestyle=kind, label=label)
+
+
+def draw_differences(rows: Mapping[str, Mapping[str, Estimate | None]], xlabel: str) -> Figure:
+    """A forest plot: a line of the figure per comparison, a marker with its interval per series, a line at zero."""
+    names = list(dict.fromkeys(name for series in rows.values() for name in series))
+    figure, axes = panels(1, 1, height=1.2 + 0.14 * len(rows) * (1 + len(names)))
+    ax = axes[0, 0]
+    for number, name in enumerate(names):
+        color, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
+        points = [(line, difference) for line, series in enumerate(rows.values()) if (difference := series.get(name)) is not None]
+        at = [line + (number - (len(names) - 1) / 2) * 0.7 / len(names) for line, _ in points]
+        ends = [[100 * getattr(difference, end) for _, difference in points] for end in ("low", "high", "value")]
+        ax.hlines(at, ends[0], ends[1], color=color, linewidth=1.0)
+        ax.plot(ends[2], at, color=color, marker=marker, linestyle="", label=name)
+    ax.axvline(0, color="black", linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [textwrap.fill(label, LABEL_WIDTH) for label in rows])
+    ax.invert_yaxis()
+    ax.grid(axis="x")
+    ax.grid(visible=False, axis="y")
+    ax.set_xlabel(xlabel)
+    if len(names) > 1:
+        legend_below(figure, ax)
+    return figure
 
 
 def legend_below(figure: Figure, axes: Any, columns: int = 5) -> None:

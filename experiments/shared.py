@@ -43,6 +43,10 @@ def interval(estimate: Estimate, *, sign: bool = False) -> str:
     return f"{low} to {high}"
 
 
+def p_text(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def find_result(results: Iterable[SystemResult], label: str) -> SystemResult | None:
     """The result with a label, if it has run."""
     return next((result for result in results if result.label == label and result.records), None)
@@ -62,12 +66,7 @@ def comparison(compared: Compared | None) -> list[TableEntry | str | None]:
     """Difference, interval, p-value and verdict."""
     if compared is None:
         return [None] * 4
-    return [
-        signed(compared.difference.value),
-        interval(compared.difference, sign=True),
-        "<0.001" if compared.p < 0.001 else f"{compared.p:.3f}",
-        compared.verdict,
-    ]
+    return [signed(compared.difference.value), interval(compared.difference, sign=True), p_text(compared.p), compared.verdict]
 
 
 def started_from_d0(systems: Iterable[SystemResult]) -> SystemResult | None:
@@ -80,15 +79,15 @@ def started_from_d0(systems: Iterable[SystemResult]) -> SystemResult | None:
 def before(systems: Iterable[SystemResult], metric: str) -> float | None:
     """D0 before anything was added, for the systems that start from its checkpoint; None where none has run."""
     system = started_from_d0(systems)
-    return None if system is None else system.value(_before(metric))
+    return None if system is None else system.value(before_measure(metric))
 
 
-def _before(metric: str) -> Measure:
+def before_measure(metric: str) -> Measure:
     return Measure(metric, lambda run, metric: run.entry(metric, 0, 0), metric)
 
 
 def before_in_words(systems: Sequence[SystemResult]) -> Text:
-    system, measures = started_from_d0(systems), [_before(metric) for metric in ("Hits@1", "Hits@10", "MRR@10")]
+    system, measures = started_from_d0(systems), [before_measure(metric) for metric in ("Hits@1", "Hits@10", "MRR@10")]
     numbers = "not run yet" if system is None else _numbers(system, measures)
     text = f"D0 before the first new corpus, where systems with rows start: {numbers}."
     if system is not None and (dense := find_result(systems, "Dense")):

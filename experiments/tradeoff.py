@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UP = on_new("Hits@10")
+COLUMNS = 3  # panels side by side
+RETAINING = 0.3  # systems that retain so much less of D0 than the best are not drawn
 NEAR, ROOM = 12.0, 1.0  # the lower panels show what is within so many points of `best`, and so much around it
 ACROSS = {"Hits@1": on_d0("Hits@1"), "Hits@10": on_d0("Hits@10")}
 
@@ -114,3 +116,27 @@ def _around(ax: Any, spots: Sequence[Spot]) -> None:
     x, y = ([100 * value for value in values] for values in ([spot.across.value for spot in spots], [spot.up.value for spot in spots]))
     ax.set_xlim(min(x) - ROOM, min(100.0, max(x) + ROOM))
     ax.set_ylim(min(y) - ROOM, min(100.0, max(y) + ROOM))
+
+
+def draw_settings(settings: Sequence[tuple[str, Sequence[SystemResult]]], across: Measure, name: str) -> Figure:
+    """A panel per setting: the new against what is retained, around the systems that have not forgotten D0."""
+    columns = min(len(settings), COLUMNS)
+    down = -(-len(settings) // columns)
+    figure, axes = panels(down, columns, height=0.9 + 2.7 * down)
+    for ax, (label, results) in zip(axes.flat, settings, strict=False):
+        spots = [(result, _spot(result, across)) for result in results if result.records]
+        best = max(spot.across.value for _, spot in spots)
+        near = [(result, spot) for result, spot in spots if spot.across.value > best - RETAINING]
+        for result, spot in near:
+            _draw_system(ax, result.point.system.label, [(result, spot)], None)
+        _around(ax, [spot for _, spot in near])
+        _draw_before(ax, results, across)
+        ax.set_title(label, loc="left")
+        ax.set_xlabel(f"D0 {name} after the last corpus, %")
+    for ax in axes.flat[len(settings) :]:
+        ax.set_visible(False)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("$A_T$ Hits@10 on new corpora, %")
+    most = max(range(len(settings)), key=lambda index: sum(bool(result.records) for result in settings[index][1]))
+    legend_below(figure, axes.flat[most], columns=4)
+    return figure

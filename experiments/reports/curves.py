@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from promptdsi.bench.plan import Setting
-from promptdsi.bench.report import Heading, Part, Plot, Text
+from promptdsi.bench.report import SUMMARY_ROWS, Attached, Heading, Part, Plot, Summary, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_new
 from promptdsi.bench.tables import Column, Table, TableEntry, escape_markdown, row, score
 from promptdsi.evaluation.continual import Estimate, Figures, Matrix
 
 from ..figures import draw_line, legend_below, look_of, panels, plot
 from ..shared import interval, step_by_step
+from ..summaries import regimes, tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,20 +29,46 @@ STATISTICS: dict[str, tuple[AtStep, str, str]] = {
 
 
 def report(results: SystemResults) -> Iterator[Part]:
-    for setting, systems in results.settings():
+    yield from _summary(results)
+    for place, (setting, systems) in enumerate(results.settings()):
         stepwise = [result for result in systems if step_by_step(result)]
         yield Heading(setting.label)
         if left_out := [result.label for result in systems if result.records and not step_by_step(result)]:
             yield Text(f"No curve for systems that learn all new corpora at once: {escape_markdown(', '.join(left_out))}.")
         if not stepwise:
             continue
-        yield _plot(setting.name, setting.label, stepwise)
+        if place:  # that of the first setting is in the summary
+            yield _plot(setting.name, setting.label, stepwise)
         if 0 < len(near := close(stepwise)) < len(stepwise):
             yield _plot(f"{setting.name}-near", f"{setting.label}, those within {100 * NEAR:.0f} points of the best A_T", near)
         for metric in METRICS:
             for name in STATISTICS:
-                yield _table(setting, systems, metric, name)
+                table = _table(setting, systems, metric, name)
+                yield table if metric == METRICS[0] else Attached(table)
     yield Text("F_t takes the best of earlier steps, and chance makes a best look better: its intervals lean upwards.")
+
+
+def _summary(results: SystemResults) -> Iterator[Summary]:
+    """A_T, LA_T and F_T of the first setting that has curves."""
+    for setting, systems in results.settings():
+        if stepwise := [result for result in systems if step_by_step(result)]:
+            ends = {result.label: [curve(result, name, METRICS[0])[-1] for name in STATISTICS] for result in stepwise}
+            best, least = max(ends, key=lambda label: ends[label][0].value), min(ends, key=lambda label: ends[label][2].value)
+            result = (
+                f"After the last corpus {best} has the highest A_T, {_in_words(ends[best][0])}, and {least} the least forgetting F_T, "
+                f"{_in_words(ends[least][2])} ({setting.label}, {METRICS[0]})"
+            )
+            shown = sorted(ends, key=lambda label: -ends[label][0].value)[:SUMMARY_ROWS]
+            rows = [row(label, *(_with_interval(each) for each in ends[label])) for label in shown]
+            columns = [Column("system", left=True), *(Column(name.replace("_t", "_T"), best=STATISTICS[name][2]) for name in STATISTICS)]
+            table = Table(f"{setting.label}: {METRICS[0]} after the last corpus in per cent, with 95 % intervals", columns, rows)
+            limits = "; ".join(filter(None, ["Intervals of F_T lean upwards, because F_T takes a best of earlier steps", regimes(results)]))
+            yield Summary(tested(results), f"{result}.", f"{limits}.", _plot(setting.name, setting.label, stepwise), table)
+            return
+
+
+def _in_words(each: Estimate) -> str:
+    return f"{100 * each.value:.1f} ({interval(each)})".replace("-", "−")
 
 
 def close(results: Sequence[SystemResult]) -> list[SystemResult]:

@@ -8,13 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from promptdsi.bench.plan import Setting
-from promptdsi.bench.report import Heading, Part, Text
+from promptdsi.bench.report import SUMMARY_ROWS, Heading, Part, Plot, Summary, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_d0, on_new
 from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, row
 from promptdsi.evaluation.continual import Matrix
 
 from ..figures import GREY, MARKERS, Look, draw_line, legend_below, look_of, panels, plot
 from ..shared import interval, signed
+from ..summaries import listed, regimes, seeds_in_words, tested, upper_first
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,20 +30,42 @@ CRITERIA = """The paper wants (1) lower forgetting on D0, (2) moderate performan
 
 
 def report(results: SystemResults) -> Iterator[Part]:
-    for setting, systems in results.settings():
+    for place, (setting, systems) in enumerate(results.settings()):
+        if not place:
+            yield _summary(results, setting, systems)
         yield Heading(setting.label)
-        if any(layers_of(result) and result.records for result in systems):
-            yield plot(
-                setting.name,
-                f"{setting.label}: prompts at one layer; dashed: systems without prompts; bars and bands: 95 % intervals over queries",
-                partial(_draw, systems),
-            )
+        if place:  # that of the first setting is in the summary
+            yield _figure(setting, systems)
         yield _single(setting, systems)
         yield from _windows(setting, systems)
         if any(len(layers_of(result)) > 1 and result.records for result in systems):
             caption = f"{setting.label}: windows of layers, change against the single layer 1 (dashed), with 95 % intervals"
             yield plot(f"{setting.name}-windows", caption, partial(_draw_windows, systems))
         yield Text(CRITERIA + "\n\n" + "\n".join(f"- {sentence}" for sentence in _chosen(systems)))
+
+
+def _summary(results: SystemResults, setting: Setting, systems: Sequence[SystemResult]) -> Summary:
+    """Per system the layers that retain D0 best, those best on new documents, and those the criteria select."""
+    rows, chosen = [], []
+    for label, tried in by_system(systems).items():
+        ran = [result for result in tried if result.records]
+        picks = {measure.name: max(ran, key=lambda result: result.value(measure) or 0.0) for measure in (D0, NEW) if ran}
+        selected = choose(tried)
+        chosen.append(f"layer {_name(selected)} for {label}" if selected else f"nothing yet for {label}")
+        for why, result in (("best on D0", picks.get(D0.name)), ("best on new documents", picks.get(NEW.name)), ("selected", selected)):
+            estimates = [None if result is None else result.estimate(measure) for measure in (D0, NEW)]
+            texts = [None if each is None else f"{100 * each.value:.1f} ({interval(each)})" for each in estimates]
+            rows.append(row(f"{label}, {why}", None if result is None else _name(result), *texts))
+    limits = "; ".join(filter(None, ["a lower prompt also means more layers with dropout", seeds_in_words(results), regimes(results)]))
+    columns = [Column("system", left=True), Column("layers"), Column("D0 H@10"), Column("A_T H@10")]
+    table = Table(f"{setting.label}: layers, in per cent with 95 % intervals", columns, rows[:SUMMARY_ROWS])
+    sentence = f"The paper's criteria, as read here, select {listed(chosen)}; the paper chooses layer 2 of 12."
+    return Summary(tested(results), sentence, f"{upper_first(limits)}.", _figure(setting, systems), table)
+
+
+def _figure(setting: Setting, systems: Sequence[SystemResult]) -> Plot:
+    caption = f"{setting.label}: prompts at one layer; dashed: systems without prompts; bars and bands: 95 % intervals over queries"
+    return plot(setting.name, caption, partial(_draw, systems))
 
 
 def layers_of(result: SystemResult) -> list[int]:

@@ -6,16 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from promptdsi.bench.plan import Setting
-from promptdsi.bench.report import Heading, Part, Text
+from promptdsi.bench.report import Heading, Part, Summary, Text
 from promptdsi.bench.system_results import SystemResult, SystemResults
 from promptdsi.bench.tables import Column, Table, row
 
 from ..figures import legend_below, look_of, panels, plot
 from ..shared import SYSTEM, count, size
+from ..summaries import listed, tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+STORING = ("IncDSI", "L2P", "S++", "CODA", "Topic")
 WIDTH, NUMBER = 768, 4  # of the paper's backbones; bytes of a number
 NQ, MS_MARCO, MS_MARCO_FULL = 108_617, 299_424, 8_800_000  # documents; the last as the paper rounds it
 
@@ -53,6 +55,7 @@ SUMS = (
 
 
 def report(results: SystemResults) -> Iterator[Part]:
+    yield _summary(results)
     for setting, systems in results.settings():
         yield Heading(setting.label)
         yield _measured(setting, systems)
@@ -69,9 +72,30 @@ def report(results: SystemResults) -> Iterator[Part]:
         [row(entry.what, entry.formula, f"{entry.bytes:,}", size(entry.bytes), entry.printed) for entry in SUMS],
     )
     yield _growth()
-    grows = "What must be stored as documents grow (dimension 768): pools stay, a cache of mean queries grows"
-    yield plot("growth", f"{grows}; dots: NQ320k, MS MARCO 300k, all of MS MARCO; Topic with 193 topics", _draw)
     yield Text("A Topic pool grows with the number of topics mined from D0, not with documents that arrive later.")
+
+
+def _summary(results: SystemResults) -> Summary:
+    """What each variant stores beside IncDSI's cache, measured in the first setting."""
+    setting, systems = next(results.settings())
+    stored = {
+        result.label: (extra, extra / documents_of(result))
+        for result in systems
+        if result.label in STORING and (extra := result.mean_of(lambda record: record.extra_bytes)) is not None
+    }
+    pools = [f"{size(extra)} ({label})" for label, (extra, _) in stored.items() if label != "IncDSI"]
+    cache_text = f", IncDSI's mean queries {size(stored['IncDSI'][0])}" if "IncDSI" in stored else ""
+    grows = "What must be stored as documents grow (dimension 768): pools stay, a cache of mean queries grows"
+    figure = plot("growth", f"{grows}; dots: NQ320k, MS MARCO 300k, all of MS MARCO; Topic with 193 topics", _draw)
+    rows = [row(label, size(extra), f"{each:,.1f}") for label, (extra, each) in stored.items()]
+    columns = [SYSTEM, Column("stored"), Column("bytes per document")]
+    return Summary(
+        tested(results),
+        f"On {setting.label}, prompts and their keys take {listed(pools)}{cache_text}.",
+        "Memory at the paper's size is arithmetic and was not measured.",
+        figure,
+        Table(f"What prompts and IncDSI store after the last corpus ({setting.label}, measured)", columns, rows),
+    )
 
 
 def _measured(setting: Setting, systems: Sequence[SystemResult]) -> Table:

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from promptdsi.bench.report import Heading, Part, Text
-from promptdsi.bench.run_records import TopicRecord
-from promptdsi.bench.system_results import SystemResults
+from promptdsi.bench.plan import Setting
+from promptdsi.bench.report import Heading, Part, Plot, Summary, Text
+from promptdsi.bench.run_records import RunRecord, TopicRecord
+from promptdsi.bench.system_results import SystemResult, SystemResults
 from promptdsi.bench.tables import Column, Table, row
 
 from ..figures import look_of, panels, plot
+from ..summaries import tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,28 +30,62 @@ class Topic(NamedTuple):
     examples: list[str]
 
 
+class Mined(NamedTuple):
+    """The topics of a system in a setting, the largest first."""
+
+    setting: Setting
+    result: SystemResult
+    topics: list[Topic]
+    record: RunRecord
+
+    @property
+    def title(self) -> str:
+        return f"{self.setting.label}, {self.result.label}, seed {self.record.run.seed}"
+
+    @property
+    def text(self) -> str:
+        engine = self.record.run.params.get("topic_engine", "k-means")
+        return f"{len(self.topics)} topics hold {sum(topic.documents for topic in self.topics):,} documents of D0, mined by {engine}"
+
+    @property
+    def figure(self) -> Plot:
+        caption = f"{self.title}: the largest topics (documents in brackets) and their strongest terms; bars: c-TF-IDF, a scale per panel"
+        name = f"{self.setting.name}-{self.result.label.lower()}".replace(" ", "-")
+        return plot(name, caption, partial(_draw, self.topics[:SHOWN]))
+
+
 def report(results: SystemResults) -> Iterator[Part]:
-    for setting, systems in results.settings():
-        yield Heading(setting.label)
-        for result in systems:
-            record = next((record for record in result.records if record.topics), None)
-            if record is None or record.topics is None:
-                yield Text(f"{result.label}: no topics are recorded: –")
-                continue
-            topics = read(record.topics)
-            title = f"{setting.label}, {result.label}, seed {record.run.seed}"
-            yield Text(
-                f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0, "
-                f"mined by {record.run.params.get('topic_engine', 'k-means')}."
-            )
-            name, caption = (
-                f"{setting.name}-{result.label.lower()}",
-                f"{title}: the largest topics (documents in brackets) and their strongest terms; bars: c-TF-IDF, a scale per panel",
-            )
-            yield plot(name.replace(" ", "-"), caption, partial(_draw, topics[:SHOWN]))
-            yield _table(title, topics)
-            if any(topic.examples for topic in topics):
-                yield _examples(title, topics)
+    records = [
+        Mined(setting, result, read(record.topics), record)
+        for setting, systems in results.settings()
+        for result in systems
+        if (record := next((record for record in result.records if record.topics), None)) is not None and record.topics
+    ]
+    if not records:
+        yield Text("No topics are recorded: –")
+        return
+    yield _summary(results, records)
+    for place, mined in enumerate(records):
+        yield Heading(mined.setting.label)
+        yield Text(f"{mined.title}: {mined.text}.")
+        if place:  # that of the first setting is in the summary
+            yield mined.figure
+        yield _table(mined.title, mined.topics)
+        if any(topic.examples for topic in mined.topics):
+            yield _examples(mined.title, mined.topics)
+
+
+def _summary(results: SystemResults, records: Sequence[Mined]) -> Summary:
+    first = records[0]
+    columns = [Column("topic"), Column("documents"), Column("strongest terms", left=True)]
+    rows = [row(str(topic.number), f"{topic.documents:,}", ", ".join(topic.words[:TERMS])) for topic in first.topics[:SHOWN]]
+    return Summary(
+        tested(results),
+        f"{'; '.join(f'{mined.setting.label}: {mined.text}' for mined in records)}.",
+        "Nothing is judged: the paper's topics are of other documents, and their number is not comparable.",
+        first.figure,
+        Table(f"{first.title}: the largest topics", columns, rows),
+    )
 
 
 def read(record: TopicRecord) -> list[Topic]:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.bench.plan import Setting
-from promptdsi.bench.report import Heading, Part, Text
+from promptdsi.bench.report import SUMMARY_ROWS, Heading, Part, Plot, Summary, Text
 from promptdsi.bench.run_records import RunRecord
 from promptdsi.bench.system_results import SystemResult, SystemResults, spread
 from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, escape_markdown, row, score
 
 from ..figures import GREY, look_of, panels, plot
+from ..summaries import listed, tested
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,20 +30,52 @@ class Use(NamedTuple):
 
 
 def report(results: SystemResults) -> Iterator[Part]:
-    for setting, systems in results.settings():
-        chosen = [result for result in systems if result.records and result.records[0].prompt_counts]
+    yield from _summary(results)
+    for place, (setting, systems) in enumerate(results.settings()):
+        chosen = selecting(systems)
         yield Heading(setting.label)
         if without := [result.label for result in systems if result.records and result not in chosen]:
             yield Text(f"Prompts are not selected one by one: {escape_markdown(', '.join(without))}.")
-        if chosen:
-            caption = f"{setting.label}: share of test queries that select each prompt; dashed: 1/M"
-            yield plot(setting.name, caption, partial(_draw, chosen))
+        if chosen and place:  # that of the first setting is in the summary
+            yield _figure(setting, chosen)
         yield _table(setting, systems)
     yield Text(
         "Utilisation is the share of a pool's M prompts that at least one test query selects; frequent is the share selected by more than "
         "1/M of the queries, as the paper counts it. Figures show the first seed; pools of more than ten prompts are sorted there by how "
         "often all corpora together select them."
     )
+
+
+def selecting(systems: Sequence[SystemResult]) -> list[SystemResult]:
+    """Systems that select prompts, and have run."""
+    return [result for result in systems if result.records and result.records[0].prompt_counts]
+
+
+def _figure(setting: Setting, chosen: Sequence[SystemResult]) -> Plot:
+    caption = f"{setting.label}: share of test queries that select each prompt; dashed: 1/M"
+    return plot(setting.name, caption, partial(_draw, chosen))
+
+
+def _summary(results: SystemResults) -> Iterator[Summary]:
+    """How much of its pool each system uses, over the queries of all corpora."""
+    rows, texts = [], []
+    pools = [(setting, chosen) for setting, systems in results.settings() if (chosen := selecting(systems))]
+    for setting, chosen in pools:
+        for result in chosen:
+            counted = [counts_of(record) for record in result.records]
+            shown = _shown([use(counts.sum(axis=0)) for counts in counted])
+            rows.append(row(f"{setting.label}, {result.label}", str(counted[0].shape[1]), *shown))
+            if result in as_in_the_paper(chosen) and (share := shown[0]) is not None:
+                texts.append(f"{result.label} {share.text} % ({setting.label})")
+    if pools:
+        columns = [Column("system", left=True), Column("M"), Column("utilisation, %"), Column("frequent, %")]
+        yield Summary(
+            tested(results),
+            f"Of its pool, the queries of all corpora together use: {listed(texts)}.",
+            "Where a pool is all in use, no other can use more; no interval is given, because a resample of queries can only lose prompts.",
+            _figure(*pools[0]),
+            Table("How much of each pool the test queries of all corpora use", columns, rows[:SUMMARY_ROWS]),
+        )
 
 
 def as_in_the_paper(systems: Sequence[SystemResult]) -> list[SystemResult]:

@@ -1,7 +1,7 @@
-"""Write an experiment's report: RESULTS/SCALE/NAME.md, NAME.tex and figures, from records alone; the same records give the same bytes.
+"""Write an experiment's report: RESULTS/SCALE/NAME.md, .tex, .json and figures, from records alone; the same records give the same bytes.
 
 A report is a file `reports/NAME.py` beside the experiment's TOML file, with a function `report(results: SystemResults)` that yields
-headings, paragraphs, tables and figures in order. It may import its neighbours: `from ..helpers import …`, `from .other import …`.
+a summary, then headings, paragraphs, tables and figures in order. It may import its neighbours: `from ..helpers import …`.
 """
 
 from __future__ import annotations
@@ -10,31 +10,26 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from promptdsi.bench.plan import Experiment, Setting
-from promptdsi.bench.run_records import D0Record, RunRecord
+from promptdsi.bench.plan import Experiment
+from promptdsi.bench.provenance import provenance, query_counts, system_params
 from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import Params
 from promptdsi.bench.system_results import SystemResults, collect_results
 from promptdsi.bench.tables import Table, escape_latex
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.evaluation.continual import RESAMPLES
 from promptdsi.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FORMULAS = (
-    "A_t is the mean over the corpora D1 to Dt as they stand after step t, without D0, each corpus counting the same (macro average)",
-    "LA_t is the same mean with each corpus just after it was learned",
-    "F_t is the mean over D0 to D(t−1) of the drop from the best earlier step i' ≥ i; D0 is in it, and it is negative where figures rose",
-    "forgetting of D0 is P[0][0] − P[T][0]; the paper prints the opposite sign",
-)
+SUMMARY_ROWS = 10
+FEW_QUERIES = 200  # with fewer, an interval is some fourteen points wide, and no figure is marked as the best
 
 
 class Text(NamedTuple):
@@ -57,12 +52,32 @@ class Plot(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Content for other programs: the report's .json."""
+    """Content for other programs: keys of the report's .json."""
 
     content: Params
 
 
-Part = Text | Heading | Table | Plot | Data
+class Attached(NamedTuple):
+    """A table that the .json and the .tex hold and the page does not: few read it."""
+
+    table: Table
+
+
+class Summary(NamedTuple):
+    """What a report begins with: a sentence each for what was tested, what resulted and what was not shown; a figure, a short table."""
+
+    tested: str
+    result: str
+    limits: str
+    figure: Plot
+    table: Table
+
+    @property
+    def sentences(self) -> dict[str, str]:
+        return {"Tested": self.tested, "Result": self.result, "Not shown": self.limits}
+
+
+Part = Summary | Text | Heading | Table | Plot | Data | Attached
 
 
 def study_module(folder: Path, name: str) -> ModuleType:
@@ -89,19 +104,53 @@ def load_report(experiment: Experiment) -> Callable[[SystemResults], Iterable[Pa
 
 def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
     """Write the report and its figures; what has not run yet is shown as a dash and listed at the end."""
-    report = load_report(experiment)
     results = collect_results(experiment, store)
-    parts = list(report(results))
+    parts = report_parts(experiment, results)
     base = store.folder / experiment.scale / experiment.name
-    texts = {".md": markdown(results, parts), ".tex": latex(results, parts)}
-    for part in parts:
-        if isinstance(part, Data):
-            texts[".json"] = json.dumps(part.content, indent=1, ensure_ascii=False) + "\n"
+    texts = {".md": markdown(results, parts), ".tex": latex(results, parts), ".json": as_json(results, parts)}
     for suffix, text in texts.items():
         with atomic_write(base.with_suffix(suffix)) as out:
             out.write(text.encode("utf-8"))
-    figures = [save_plot(part, base.parent / f"{experiment.name}-{part.name}") for part in parts if isinstance(part, Plot)]
+    figures = [save_plot(part, base.parent / f"{experiment.name}-{part.name}") for part in flat(parts) if isinstance(part, Plot)]
     return [*(base.with_suffix(suffix) for suffix in texts), *chain.from_iterable(figures)]
+
+
+def report_parts(experiment: Experiment, results: SystemResults) -> list[Part]:
+    """The parts of a report. With few queries nothing in them is marked as the best."""
+    parts = list(load_report(experiment)(results))
+    for part in parts:
+        if isinstance(part, Summary) and len(part.table.rows) > SUMMARY_ROWS:
+            raise ValueError(f"{part.table.title}: the table of a summary has {len(part.table.rows)} rows, at most {SUMMARY_ROWS} are read")
+    return [_without_marks(part) for part in parts] if few_queries(results) else parts
+
+
+def few_queries(results: SystemResults) -> bool:
+    return any(count < FEW_QUERIES for counts in query_counts(results).values() for count in counts)
+
+
+def _without_marks(part: Part) -> Part:
+    if isinstance(part, Summary):
+        return part._replace(table=part.table.unmarked())
+    return part.unmarked() if isinstance(part, Table) else Attached(part.table.unmarked()) if isinstance(part, Attached) else part
+
+
+def flat(parts: Iterable[Part]) -> list[Part]:
+    """The parts, with the figure and the table of a summary among them."""
+    return list(chain.from_iterable((part, part.figure, part.table) if isinstance(part, Summary) else (part,) for part in parts))
+
+
+def as_json(results: SystemResults, parts: Sequence[Part]) -> str:
+    """All tables, those the page leaves out too, and the parameters of every system."""
+    experiment = results.experiment
+    content: Params = {"title": experiment.title, "scale": experiment.scale, "split": experiment.split}
+    tables = [part.table if isinstance(part, Attached) else part for part in flat(parts) if isinstance(part, Table | Attached)]
+    for part in parts:
+        if isinstance(part, Summary):
+            content["summary"] = part.sentences
+        elif isinstance(part, Data):
+            content |= part.content
+    content |= {"tables": [table.content() for table in tables], "systems": system_params(results), "missing": list(results.missing)}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def save_plot(plot: Plot, path: Path) -> list[Path]:
@@ -129,17 +178,31 @@ def save_plot(plot: Plot, path: Path) -> list[Path]:
 
 def markdown(results: SystemResults, parts: Sequence[Part]) -> str:
     experiment = results.experiment
-    top = [f"# {experiment.title}", *([f"{experiment.paper} of the paper."] if experiment.paper else []), experiment.about]
-    body = []
-    for part in parts:
-        if isinstance(part, Table):
-            body.append(f"**{part.title}**\n\n{part.markdown()}")
-        elif isinstance(part, Plot):
-            body.append(f"![{part.caption}]({experiment.name}-{part.name}.png)\n\n*{part.caption}*")
-        elif not isinstance(part, Data):
-            body.append(f"## {part.text}" if isinstance(part, Heading) else part.text)
+    paper = [f"{experiment.paper} of the paper."] if experiment.paper else []
+    how_to_read = [*paper, experiment.about]
+    summary = [part for part in parts if isinstance(part, Summary)]
+    body = ["## Details", *how_to_read] if summary else how_to_read
+    top = [f"# {experiment.title}", *(f"**{name}:** {text}" for part in summary for name, text in _escaped(part).items())]
+    top += [_part_markdown(experiment, each) for part in summary for each in (part.figure, part.table)]
+    body += [_part_markdown(experiment, part) for part in parts]
     missing = ["## Not run yet", "not run yet: " + "; ".join(results.missing)] if results.missing else []
     return "\n\n".join(text.strip() for text in [*top, *body, *missing, *provenance(results)] if text) + "\n"
+
+
+def _escaped(summary: Summary) -> dict[str, str]:
+    """Sentences keep their code marks; an asterisk is part of a system's name."""
+    return {name: text.replace("*", "\\*") for name, text in summary.sentences.items()}
+
+
+def _part_markdown(experiment: Experiment, part: Part) -> str:
+    """A part on the page; empty for what stands elsewhere."""
+    if isinstance(part, Table):
+        return f"**{part.title}**\n\n{part.markdown()}"
+    if isinstance(part, Plot):
+        return f"![{part.caption}]({experiment.name}-{part.name}.png)\n\n*{part.caption}*"
+    if isinstance(part, Heading):
+        return f"## {part.text}"
+    return part.text if isinstance(part, Text) else ""
 
 
 def latex(results: SystemResults, parts: Sequence[Part]) -> str:
@@ -147,10 +210,11 @@ def latex(results: SystemResults, parts: Sequence[Part]) -> str:
     experiment, tables = results.experiment, 0
     head = [f"{experiment.title}. Needs booktabs, amssymb, graphicx, longtable.", *filter(None, provenance(results))]
     written = [f"% {line.lstrip('# ')}".rstrip() for line in "\n\n".join(head).splitlines()] + [""]
-    for part in parts:
-        if isinstance(part, Table):
+    for part in flat(parts):
+        if isinstance(part, Table | Attached):
             tables += 1
-            written.append(part.latex(f"tab:{experiment.name}-{tables}"))
+            table = part.table if isinstance(part, Attached) else part
+            written.append(table.latex(f"tab:{experiment.name}-{tables}"))
         elif isinstance(part, Plot):
             file = f"{experiment.name}-{part.name}"
             lines = [r"\begin{figure}[t]", r"\centering", rf"\includegraphics[width=\linewidth]{{{file}.png}}"]
@@ -159,57 +223,3 @@ def latex(results: SystemResults, parts: Sequence[Part]) -> str:
         elif isinstance(part, Heading):
             written.append(f"% {part.text}\n")
     return "\n".join(written)
-
-
-def provenance(results: SystemResults) -> list[str]:
-    """Where every number above comes from."""
-    experiment = results.experiment
-    records = [record for setting in experiment.settings for record in results.records(setting)]
-    points = [
-        f"runs: `{experiment.command('run')}`",
-        f"this file: `{experiment.command('report')}`",
-        *(f"{name}: {_distinct(records, name)}" for name in ("promptdsi", "code", "python", "torch", "transformers")),
-        "parameters that are not named have the defaults of the method's class, which are the paper's",
-    ]
-    if experiment.points:
-        points += [
-            *FORMULAS,
-            f"figures are per cent of the {experiment.split} queries; "
-            f"intervals are 95 % percentile intervals over {RESAMPLES:,} bootstrap resamples "
-            "of queries, the same draws for every system, so that differences are paired; where a system has several seeds it is their "
-            "mean, and resamples draw seeds too (three are few); with one seed an interval is about that run",
-            "± is the sample standard deviation (ddof = 1) over seeds of the continual stage; D0 is learned once and shared by all, "
-            "except where several D0 checksums are given: then it was learned again from the same seed when the first was gone",
-        ]
-    settings = ("\n".join(_setting_provenance(results, setting)) for setting in experiment.settings)
-    return ["## Where this comes from", "\n".join(f"- {point}" for point in points), *settings]
-
-
-def _setting_provenance(results: SystemResults, setting: Setting) -> Iterator[str]:
-    records = results.records(setting)
-    if not records:
-        return
-    split = results.experiment.split
-    data = next((record.data for record in records if split in record.data.queries), records[0].data)
-    shown = split if split in data.queries else next(iter(data.queries))  # D0 alone is evaluated on the dev split
-    yield f"### {setting.label}\n"
-    yield f"- stream {data.stream}: `{json.dumps(setting.d0.stream, sort_keys=True)}`"
-    yield f"- D0 learned with `{json.dumps(setting.d0.params, sort_keys=True)}`"
-    yield "- documents: " + ", ".join(f"{corpus.corpus} {corpus.documents:,}" for corpus in data.corpora)
-    yield f"- n of {shown} queries: " + ", ".join(f"{corpus.corpus} {getattr(corpus, shown):,}" for corpus in data.corpora)
-    yield f"- checksums of {shown} queries: " + " ".join(f"`{checksum[:8]}`" for checksum in data.queries[shown])
-    checksums = {record.sha256 if isinstance(record, D0Record) else record.d0_sha256 for record in records}
-    yield "- D0 checksum: " + (", ".join(f"`{checksum[:12]}`" for checksum in sorted(filter(None, checksums))) or "none")
-    if seeds := sorted({seed for result in results.of(setting) for seed in result.seeds}):
-        yield "- seeds: " + ", ".join(str(seed) for seed in seeds)
-    for result in results.of(setting):
-        if result.records:
-            params = {name: value for name, value in result.records[0].run.params.items() if setting.d0.params.get(name) != value}
-            chosen = ", ".join(f"`{json.dumps(record.searched.chosen)}`" for record in result.records if record.searched)
-            searched = f"; searched: {chosen}" if chosen else ""
-            method, code = result.point.system.method, _distinct(result.records, "code")
-            yield f"- {result.label}: {method} with `{json.dumps(params, sort_keys=True)}`{searched}; code {code}"
-
-
-def _distinct(records: Sequence[RunRecord | D0Record], name: str) -> str:
-    return ", ".join(sorted({record.versions[name] for record in records}))

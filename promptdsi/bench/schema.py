@@ -78,6 +78,7 @@ class SettingTable(BaseModel, extra="forbid"):
     only: Labels = ()
     add: Params = {}
     methods: dict[str, Params] = {}
+    tuning: str = ""
 
 
 class ScaleFile(BaseModel, extra="forbid"):

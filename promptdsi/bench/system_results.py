@@ -89,6 +89,11 @@ class SystemResult:
         """The mean over seeds of something in the record."""
         return float(np.mean([get(record) for record in self.records])) if self.records else None
 
+    def difference(self, other: SystemResult, measure: Measure) -> Figures | None:
+        """This system minus another and its resamples, paired over queries; None while either has not run."""
+        ours, theirs = self.figures(measure), other.figures(measure)
+        return None if ours is None or theirs is None else ours - theirs
+
     def against(self, other: SystemResult, measure: Measure) -> Compared | None:
         """A paired comparison over the same queries, each with all seeds it has; None while either has not run."""
         if not self.runs or not other.runs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -65,6 +65,16 @@ class Table:
     def __post_init__(self) -> None:
         if wrong := [row for row in self.rows if len(row.entries) != len(self.columns)]:
             raise ValueError(f"{self.title}: a row has {len(wrong[0].entries)} entries, expected {len(self.columns)}")
+
+    def unmarked(self) -> Table:
+        """The same table with nothing bold or underlined."""
+        return replace(self, columns=[column._replace(best="") for column in self.columns])
+
+    def content(self) -> dict[str, object]:
+        """The table for other programs: texts as they are printed, without marks."""
+        titles = [f"{column.over} {column.title}".strip() for column in self.columns]
+        rows = [[entry.text + (f" ± {entry.spread}" if entry.spread else "") for entry in row.entries] for row in self.rows]
+        return {"title": self.title, "columns": titles, "groups": [row.group for row in self.rows], "rows": rows}
 
     def places(self) -> list[list[int]]:
         """Per entry 1 for the best of its column, 2 for the second, else 0; equal numbers share a place."""

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from promptdsi.bench.plan import Experiment
-from promptdsi.bench.report import load_report, markdown, study_module
+from promptdsi.bench.report import markdown, report_parts, study_module
 from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, StreamData
 from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import Split
@@ -132,4 +132,4 @@ def made_up_d0(d0: D0) -> D0Record:
 def report_text(experiment: Experiment, store: RunStore) -> str:
     """The Markdown alone: drawing takes longest."""
     results = collect_results(experiment, store)
-    return markdown(results, list(load_report(experiment)(results)))
+    return markdown(results, report_parts(experiment, results))
