@@ -217,7 +217,7 @@ def test_msmarco300k_follows_the_papers_construction(marco_folder: Path, run: An
     assert [entry["documents"] for entry in manifest["corpora"]] == [90, 3, 3, 3]  # only judged documents: 100 of 121
     everything = [*manifest["corpora"], *manifest["extra"]]
     assert sum(entry["test"] for entry in everything) == 20
-    assert '1 documents left out because "text" is empty' in outcome.stderr
+    assert '1 document left out because "text" is empty' in outcome.stderr
     document = Corpus.read(tmp_path / "s/d1").documents[0]
     assert document.text == f"Body of document {document.docid[1:]}" and document.title == f"Title {document.docid[1:]}"
 
