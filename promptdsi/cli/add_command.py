@@ -26,7 +26,6 @@ from promptdsi.cli.console import (
     use_threads,
 )
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.corpus.file_documents import is_readable
 from promptdsi.errors import UsageError
 from promptdsi.wording import agreeing, counted
 
@@ -151,6 +150,8 @@ def upgrade(index: IndexPath, *, output: Output) -> None:
 
 def _warn_of_folder(manifest: Manifest, path: Path, corpus: Corpus, output: Output) -> None:
     """Files inside a folder that the index follows have another docid here than `sync` gives them."""
+    from promptdsi.corpus.file_documents import is_readable  # with numpy
+
     resolved, are_files = path.expanduser().resolve(), corpus.source is not None or is_readable(path.name)
     entry = manifest.follows(resolved) if are_files else None
     if entry is None or entry.source is None or (entry.source == str(resolved) and not entry.prefix):

@@ -21,8 +21,8 @@ def delete(index: IndexPath, docids: Docids, output: Output) -> None:
     folders = opened.folders_of(docids)
     manifest = opened.delete(docids)
     count = manifest.event["documents"]
-    them = "it" if count == 1 else "them"
-    sentence = f"{index}: generation {manifest.number}: {counted(count, 'document')} deleted; `undelete` shows {them} again"
+    pronoun = "it" if count == 1 else "them"
+    sentence = f"{index}: generation {manifest.number}: {counted(count, 'document')} deleted; `undelete` shows {pronoun} again"
     output.result({"generation": manifest.number, "deleted": count, "still_in_folder": list(folders)}, sentence)
     _warn_of_files(folders, output)
 

@@ -36,8 +36,8 @@ def teach(
         output.say(strip_control_chars(f"rank {taught.before} → {taught.after}: {taught.docid} for “{taught.query}”"))
     if report.probes:
         output.say(f"Hits@10 on {counted(report.probes, 'probe query')} fell by {100 * report.fall:.1f} points")
-    learned, them = counted(len(report.taught), "correction"), "it" if len(report.taught) == 1 else "them"
-    output.say(f"{index}: generation {report.generation}: {learned} learned; `promptdsi rollback` undoes {them}")
+    learned, pronoun = counted(len(report.taught), "correction"), "it" if len(report.taught) == 1 else "them"
+    output.say(f"{index}: generation {report.generation}: {learned} learned; `promptdsi rollback` undoes {pronoun}")
 
 
 def _read(path: Path) -> list[tuple[str, str]]:

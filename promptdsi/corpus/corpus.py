@@ -12,10 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+from promptdsi.corpus.unread_kinds import UnreadKinds
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError
 from promptdsi.wording import agreeing, siblings_of, suggest_path
@@ -27,9 +28,6 @@ RESERVED_FIELDS = frozenset({"_id", "title", "text"})
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 # C0 and C1 controls: they cannot be seen, and tab and line feed would break qrels and run files.
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Kinds that are not read → what the program that wrote them can save instead.
-SAVED_AS = {".doc": ".docx", ".odt": ".docx", ".rtf": ".docx", ".ppt": ".pptx", ".odp": ".pptx", ".xls": ".csv", ".xlsx": ".csv"}
-NO_SUFFIX = "without a suffix"
 LISTED = 20  # how many skipped lines are listed in full; all are counted
 
 
@@ -77,9 +75,8 @@ class ReadNotes:
     def __init__(self, *, skip: bool = False, follow_links: bool = False) -> None:
         self.skip, self.follow_links = skip, follow_links
         self.skipped: list[DataError] = []
-        self.counts: Counter[str] = Counter()
+        self.counts, self.unread = Counter[str](), UnreadKinds()
         self.remarks: list[str] = []  # about single files
-        self.unread: Counter[str] = Counter()  # files of kinds that are not read, by suffix
 
     def refuse(self, error: DataError) -> None:
         """Raise the error, or note it if bad records are to be skipped."""
@@ -96,10 +93,6 @@ class ReadNotes:
         """Note something about one file."""
         self.remarks.append(message)
 
-    def leave_unread(self, name: str) -> None:
-        """Count a file of a kind that is not read, by the suffix of its name."""
-        self.unread[PurePosixPath(name.lower()).suffix or NO_SUFFIX] += 1
-
     def valid(self, record: Document | Query) -> bool:
         """Whether a record obeys our rules; one that does not is counted with the reason, as data sets of others hold some."""
         try:
@@ -113,19 +106,11 @@ class ReadNotes:
     def sentences(self) -> list[str]:
         """All notes, ready to print."""
         lines = [agreeing(amount, message) for message, amount in sorted(self.counts.items())]
-        if self.unread:
-            kinds = sorted(self.unread.items(), key=lambda item: (-item[1], item[0] == NO_SUFFIX, item[0]))
-            lines.append(f"not read: {', '.join(f'{amount:,} {kind}' for kind, amount in kinds)}{self._hint()}")
-        lines += _listed(self.remarks)
+        lines += self.unread.sentences() + _listed(self.remarks)
         if self.skipped:
             lines.append(agreeing(len(self.skipped), "could not be read and were skipped:"))
             lines += [f"  {line}" for line in _listed([str(error) for error in self.skipped])]
         return lines
-
-    def _hint(self) -> str:
-        """What to do with files that another program can save as a kind that is read."""
-        kinds = [f"{kind} as {other} or PDF" for kind, other in SAVED_AS.items() if kind in self.unread]
-        return f"; save {', '.join(kinds)}" if kinds else ""
 
 
 def _listed(lines: list[str]) -> list[str]:
@@ -234,10 +219,9 @@ def format_of(path: Path) -> ModuleType:
     for candidate in formats().values():
         if candidate.recognizes(path):
             return candidate
-    if path.is_dir() and not any(path.iterdir()):
-        raise DataError("the folder is empty", path=path)
+    is_empty = path.is_dir() and not any(path.iterdir())
     expected = "a BEIR folder (with corpus.jsonl), a .jsonl or .tsv file (plain or .gz), or files such as .txt, .md, .pdf, .docx or .html"
-    raise DataError(f"is no corpus: expected {expected}", path=path)
+    raise DataError("the folder is empty" if is_empty else f"is no corpus: expected {expected}", path=path)
 
 
 def merge_corpora(corpora: Sequence[Corpus], name: str) -> Corpus:

@@ -247,9 +247,9 @@ def test_what_was_left_out_or_recognised_is_noted(corpus: Corpus, notes: ReadNot
     assert sorted(notes.remarks) == [
         "latin.txt: not UTF-8, read as cp1252",
         "letters/2024/barley.eml: 1 attachment not read (mill.png)",
-        "report.pdf: 1 pages without text",
+        "report.pdf: 1 page without text",
         "wide.txt: not UTF-8, read as utf_16",
-        "yields.ipynb: 1 images of output not read",
+        "yields.ipynb: 1 image of output not read",
     ]
     assert notes.skipped == [] and notes.sentences() == notes.remarks
 

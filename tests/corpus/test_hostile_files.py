@@ -281,7 +281,7 @@ def test_names_that_cannot_be_ids_are_refused(outcome: Outcome) -> None:
 
 
 def test_missing_chapters_are_noted(outcome: Outcome) -> None:
-    assert "traversal.epub: 1 chapters are missing" in outcome.notes.remarks
+    assert "traversal.epub: 1 chapter is missing" in outcome.notes.remarks
 
 
 def test_a_list_of_pages_in_front_matter_is_not_taken_for_ours(outcome: Outcome) -> None:

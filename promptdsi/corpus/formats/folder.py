@@ -76,7 +76,7 @@ def files_of(path: Path, notes: ReadNotes) -> Iterator[Path]:
             if os.path.islink(file) and not notes.follow_links:
                 notes.count("linked files were not followed (--follow-links)")
             elif not is_readable(name):
-                notes.leave_unread(name)
+                notes.unread.note(name)
             elif not os.path.isfile(file):
                 notes.count("files are pipes, sockets, devices or broken links and were not read")
             else:
