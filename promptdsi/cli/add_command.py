@@ -19,14 +19,18 @@ from promptdsi.cli.console import (
     Runtime,
     Seed,
     completed,
-    count_documents,
+    corrections_lost,
     open_index,
     print_json,
+    shown_folder,
     use_threads,
 )
+from promptdsi.corpus.corpus import Corpus
 from promptdsi.errors import UsageError
+from promptdsi.wording import agreeing, counted
 
 if TYPE_CHECKING:
+    from promptdsi.index.manifest import Manifest
     from promptdsi.index.results import Report, WorkEstimate
 
 TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of this training (default: the index's).", **SEEDS)]
@@ -71,9 +75,10 @@ def create(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Train a new index on its first corpus, D0. Queries are generated where the corpus has none.
+    """Make an index of documents.
 
-    Interrupted, the same command continues from its last checkpoint.
+    It learns them from example queries, which are generated where the corpus has none. Interrupted, the same command continues from its
+    last checkpoint.
     """
     use_threads(runtime.threads)
     from promptdsi.index.index import Index
@@ -82,10 +87,9 @@ def create(
     chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": runtime.device, "offline": runtime.offline}
     if is_helper():
         return Index.help_create(method, preset, effort, params | {key: value for key, value in chosen.items() if value is not None})
-    documents = read_options.read(corpus, output)
     options: dict[str, Any] = chosen | {"method": method, "preset": preset, "effort": effort, "words": words}
     options |= {"params": params, "store": store} | asdict(corpus_options)
-    created = Index.create(index, documents, **options, **report_progress(output))
+    created = Index.create(index, lambda: read_options.read(corpus, output), **options, **report_progress(output))
     assert created.report is not None
     show_report(created.report, index, output)
 
@@ -103,13 +107,15 @@ def add(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Train the next corpus. No earlier document or query is read, and nothing learned before changes."""
+    """Add documents to an index. No earlier document or query is read, and nothing learned before changes."""
     if not works_alone():
         return
+    opened = open_index(index, device=runtime.device)
     documents = read_options.read(corpus, output)
+    _warn_of_folder(opened.manifest, corpus, documents, output)
     use_threads(runtime.threads)
     options: dict[str, Any] = {"fast": fast, "update": update, "max_drift": max_drift, "seed": seed} | asdict(corpus_options)
-    report = open_index(index, device=runtime.device).add(documents, **options, **report_progress(output))
+    report = opened.add(documents, **options, **report_progress(output))
     show_report(report, index, output)
 
 
@@ -125,7 +131,7 @@ def tune(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Train what was created with --effort quick or added with --fast, from what the index stores; one generation for each corpus."""
+    """Train what is not trained yet. That is what was created with --effort quick or added with --fast; one generation for each corpus."""
     if not works_alone():
         return
     use_threads(runtime.threads)
@@ -137,9 +143,24 @@ def tune(
 
 
 def upgrade(index: IndexPath, *, output: Output) -> None:
-    """Give an index of an earlier release words beside its rows, from the text it stores. Nothing is trained."""
+    """Bring an index of an earlier release up to date. Words count beside its rows, from the text it stores; nothing is trained."""
     manifest = open_index(index).upgrade()
     output.result({"generation": manifest.number}, f"generation {manifest.number}: words count beside rows now")
+
+
+def _warn_of_folder(manifest: Manifest, path: Path, corpus: Corpus, output: Output) -> None:
+    """Files inside a folder that the index follows have another docid here than `sync` gives them."""
+    from promptdsi.corpus.file_documents import is_readable  # with numpy
+
+    resolved, are_files = path.expanduser().resolve(), corpus.source is not None or is_readable(path.name)
+    entry = manifest.follows(resolved) if are_files else None
+    if entry is None or entry.source is None or (entry.source == str(resolved) and not entry.prefix):
+        return
+    folder = shown_folder(entry.source)
+    if resolved.is_relative_to(entry.source):
+        output.say(f"{path} lies in {folder}, which the index follows: with `promptdsi sync` it is in the index twice")
+    else:
+        output.say(f"{path} contains {folder}, which the index follows: its files are in the index twice now")
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -187,11 +208,12 @@ def report_progress(output: Output) -> dict[str, Any]:
 
 def describe_work(work: WorkEstimate) -> str:
     """What is about to be done, and how long it takes."""
-    generated = f", {work.generated:,} of them generated" if work.generated else ""
-    truncated = f"; {work.truncated:,} documents are longer than the model reads and are truncated" if work.truncated else ""
+    some = "" if work.generated == work.queries else f", {work.generated:,} of them"
+    generated = f"{some} made from their text" if work.generated else ""
+    truncated = f"; {agreeing(work.truncated, 'documents are longer than the model reads and are truncated')}" if work.truncated else ""
     time = f"about {duration(work.seconds)}" if work.seconds >= 10 else "a few seconds"
-    training = f"training {count_documents(work.documents)} on {work.queries:,} queries{generated}"
-    what = training if work.queries else f"encoding {count_documents(work.documents)}"
+    training = f"learning {counted(work.documents, 'document')} from {counted(work.queries, 'example query')}{generated}"
+    what = training if work.queries else f"encoding {counted(work.documents, 'document')}"
     others = ", ".join(f"{effort} {duration(seconds)}" for effort, seconds in work.efforts)
     levels = f" (--effort {others})" if others else ""
     now = "it can be searched already; " if work.searchable else ""
@@ -208,28 +230,30 @@ def show_report(report: Report, index: Path, output: Output) -> None:
 
 def _findable_sentence(report: Report) -> str:
     if not report.unfindable:
-        which = f"each of {report.examined:,} documents drawn at random" if report.unexamined else "every document"
-        return f"{which} is in the top 10 of one of its training queries"
+        which = f"each of {counted(report.examined, 'document')} drawn at random" if report.unexamined else "each document"
+        return f"check: {which} is found by one of its example queries"
     names = ", ".join(report.unfindable[:5]) + (", …" if len(report.unfindable) > 5 else "")
     of = f" of {report.examined:,} drawn at random" if report.unexamined else ""
-    return f"{len(report.unfindable):,} documents{of} are not in the top 10 of any of their training queries: {names}"
+    count, (are, their) = len(report.unfindable), ("is", "its") if len(report.unfindable) == 1 else ("are", "their")
+    return f"check: {counted(count, 'document')}{of} {are} not in the first ten for any of {their} example queries: {names}"
 
 
 def report_sentences(report: Report, index: Path) -> list[str]:
     if report.unchanged and not report.added:
-        return [f"{count_documents(report.unchanged)}, all in the index already with the same content: nothing to do"]
+        return [f"{counted(report.unchanged, 'document')}, all in the index already with the same content: nothing to do"]
     done = {"create": "created", "add": "added", "tune": "tuned"}[report.kind]
-    counts = count_documents(report.added) + (f" ({report.updated:,} replaced)" if report.updated else "")
+    counts = counted(report.added, "document") + (f" ({report.updated:,} replaced)" if report.updated else "")
     what = f"{report.corpus}, {counts}" if report.added else report.corpus
     lines = [f"{index}: generation {report.generation}: {done} {what} in {duration(report.seconds)}"]
     if report.unchanged:
-        lines.append(f"already in the index with the same content: {count_documents(report.unchanged)}")
+        lines.append(f"already in the index with the same content: {counted(report.unchanged, 'document')}")
+    lines += corrections_lost(report.corrections_lost)
     if report.truncated:
-        lines.append(f"{report.truncated:,} documents are longer than the model reads and were truncated")
+        lines.append(agreeing(report.truncated, "documents are longer than the model reads and were truncated"))
     if report.dev_hits10 is not None:
         lines.append(f"dev queries of {report.corpus}: Hits@10 {100 * report.dev_hits10:.1f} (n {report.dev_queries:,})")
     if report.truncated_queries:
-        lines.append(f"{report.truncated_queries:,} queries are longer than the model reads and were truncated")
+        lines.append(agreeing(report.truncated_queries, "queries are longer than the model reads and were truncated"))
     if report.fast:
         later = f"`promptdsi tune {index}` trains it" if report.tunable else "the index stores no text, so `tune` cannot train it later"
         lines.append(f"not trained yet; {later}")

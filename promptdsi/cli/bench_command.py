@@ -9,6 +9,7 @@ import typer
 
 from promptdsi.cli.console import Json, Offline, Output, Threads, print_json, print_table, use_threads
 from promptdsi.errors import UsageError
+from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.bench.plan import Experiment, Point
@@ -58,7 +59,7 @@ def run(
     else:
         missing = sum(not store.path(run.file).is_file() for run in runs)
         before = len(runs) - len(written) - missing
-        print(f"{len(written)} runs made, {before} recorded before, {missing} left; promptdsi bench report writes the tables")
+        print(f"{counted(len(written), 'run')} made, {before} recorded before, {missing} left; promptdsi bench report writes the tables")
 
 
 def _selected(experiments: list[Experiment], only: list[str], setting: list[str]) -> list[Point]:

@@ -15,6 +15,7 @@ import typer
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.progress import Progress, shown, silent
+from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
@@ -146,15 +147,16 @@ def strip_control_chars(text: str) -> str:
     return CONTROLS.sub("\ufffd", text)
 
 
-def count_documents(count: int) -> str:
-    """A number of documents in words.
+def shown_folder(folder: str | Path) -> str:
+    """A folder as it would be typed here."""
+    path = Path(folder)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}/"
 
-    Examples
-    --------
-    >>> count_documents(1), count_documents(2000)
-    ('1 document', '2,000 documents')
-    """
-    return f"{count:,} document" + ("" if count == 1 else "s")
+
+def corrections_lost(count: int) -> list[str]:
+    """That replaced documents had learned corrections, if any had."""
+    texts = "its new text has" if count == 1 else "their new texts have"
+    return [f"{counted(count, 'document')} had learned corrections, which {texts} not: teach them again"] if count else []
 
 
 def print_json(value: Any) -> None:

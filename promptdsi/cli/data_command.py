@@ -16,6 +16,7 @@ from promptdsi.corpus.sources import DEFAULT_NEW, DEFAULT_SHARE, Request, build_
 from promptdsi.corpus.streams import CACHE_FOLDER, Stream, check_replaceable, totals
 from promptdsi.errors import DataError
 from promptdsi.progress import Progress
+from promptdsi.wording import counted
 
 LISTED = 10  # documents without queries that are named; all are counted
 
@@ -47,7 +48,7 @@ def data(
     offline: Offline = False,
     output: Output,
 ) -> None:
-    """Split a source into a stream D0, D1, … and print its sizes.
+    """Split a data set into a stream D0, D1, … and print its sizes.
 
     The same command gives the same bytes; stream.json holds sizes, seed, origin, licence and checksums.
     """
@@ -88,7 +89,7 @@ def queries(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Generate queries from each document and add them as train queries of kind pseudo.
+    """Generate example queries from documents. They are added as train queries of kind pseudo.
 
     Interrupted, the same command continues where it stopped; run again, it adds nothing twice.
     """
@@ -111,11 +112,11 @@ def queries(
     if output.json:
         fields = {"generator": generator, "added": len(written.pairs), "documents": written.generated_now, "seconds": round(seconds, 3)}
         return print_json(fields | {"without": written.without})
-    added = f"{len(written.pairs):,} queries added to {folder or corpus}"
-    output.say(f"{added} ({written.generated_now:,} documents generated now, {seconds:.1f} s)")
+    added = f"{counted(len(written.pairs), 'query')} added to {folder or corpus}"
+    output.say(f"{added} (generated now for {counted(written.generated_now, 'document')}, {seconds:.1f} s)")
     if written.without:
         names = ", ".join(written.without[:LISTED]) + (", …" if len(written.without) > LISTED else "")
-        output.say(f"{generator} gave nothing for {len(written.without):,} documents: {names}")
+        output.say(f"{generator} gave nothing for {counted(len(written.without), 'document')}: {names}")
 
 
 def _to_new_folder(corpus: Corpus, output: Path, writer: Generator, progress: Progress) -> GeneratedQueries:
@@ -134,7 +135,7 @@ def backbone(
     offline: Offline = False,
     output: Output,
 ) -> None:
-    """Fetch a backbone if needed, load it, encode a query, and print its properties."""
+    """Fetch an encoder and print its properties. It is loaded and encodes a query."""
     from promptdsi.model.backbone import load_backbone
     from promptdsi.model.dsi import DSI
     from promptdsi.model.prompts import make_strategy

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Output, count_documents, open_index
+from promptdsi.cli.console import IndexPath, Output, open_index, shown_folder
+from promptdsi.wording import counted
 
-Docids = Annotated[list[str], typer.Argument(help="Ids of documents.", metavar="DOCID…")]
+Docids = Annotated[list[str], typer.Argument(help="Ids of documents; a file's is its path inside its folder.", metavar="DOCID…")]
+LISTED = 5  # documents whose files are still there
 
 
 def delete(index: IndexPath, docids: Docids, output: Output) -> None:
-    """Hide documents: no search retrieves them any more. Their bytes stay until `purge`."""
-    manifest = open_index(index).delete(docids)
+    """Delete documents: no search finds them any more. Their bytes stay until `purge`."""
+    opened = open_index(index)
+    folders = opened.folders_of(docids)
+    manifest = opened.delete(docids)
     count = manifest.event["documents"]
-    sentence = f"{index}: generation {manifest.number}: {count_documents(count)} deleted; `undelete` shows them again"
-    output.result({"generation": manifest.number, "deleted": count}, sentence)
+    pronoun = "it" if count == 1 else "them"
+    sentence = f"{index}: generation {manifest.number}: {counted(count, 'document')} deleted; `undelete` shows {pronoun} again"
+    output.result({"generation": manifest.number, "deleted": count, "still_in_folder": list(folders)}, sentence)
+    _warn_of_files(folders, output)
 
 
 def undelete(index: IndexPath, docids: Docids, output: Output) -> None:
-    """Show deleted documents again."""
+    """Bring deleted documents back."""
     manifest = open_index(index).undelete(docids)
     count = manifest.event["documents"]
-    sentence = f"{index}: generation {manifest.number}: {count_documents(count)} shown again"
+    sentence = f"{index}: generation {manifest.number}: {counted(count, 'document')} shown again"
     output.result({"generation": manifest.number, "undeleted": count}, sentence)
 
 
@@ -33,21 +41,25 @@ def purge(
     *,
     output: Output,
 ) -> None:
-    """Erase the bytes of documents from every generation: text, id, stored queries, row. It cannot be undone.
+    """Erase documents for good. Text, id, stored queries and rows leave every generation; it cannot be undone.
 
     What the encoder or prompts learned from them is not unlearned.
     """
     from promptdsi.index.results import NothingToPurge
 
     opened = open_index(index)
+    folders, counts = opened.folders_of(docids or None), {"documents": 0}
     try:
         manifest = opened.purge(docids or None)
-        count = manifest.event["documents"]
-        erased = f"{count_documents(count)} erased from every generation"
-        sentence = f"{index}: generation {manifest.number}: {erased}; what the encoder or prompts learned is not unlearned"
+        counts = manifest.event
+        learned = "; what the encoder or prompts learned is not unlearned" if manifest.trains_model else ""
+        sentence = f"{index}: generation {manifest.number}: {describe_erased(counts)} erased from every generation{learned}"
     except NothingToPurge as nothing:  # no error: no deleted document is left
-        count, sentence = 0, str(nothing)
-    output.result({"generation": opened.generation, "purged": count}, sentence)
+        folders, sentence = {}, str(nothing)
+    versions = counts.get("versions", counts["documents"]) + counts.get("replaced", 0)
+    fields = {"generation": opened.generation, "purged": counts["documents"], "versions": versions, "still_in_folder": list(folders)}
+    output.result(fields, sentence)
+    _warn_of_files(folders, output)
 
 
 def rollback(
@@ -56,8 +68,30 @@ def rollback(
     *,
     output: Output,
 ) -> None:
-    """Take back the last change, and called again the one before: by a new generation that equals an earlier one. A purge stays."""
+    """Take back the last change, and called again the one before. A new generation is made that equals an earlier one; a purge stays."""
     manifest = open_index(index).rollback(to)
     target, documents = manifest.event["to"], manifest.documents
-    sentence = f"{index}: generation {manifest.number} is generation {target} again: {count_documents(documents)}"
+    sentence = f"{index}: generation {manifest.number} is generation {target} again: {counted(documents, 'document')}"
     output.result({"generation": manifest.number, "to": target, "documents": documents}, sentence)
+
+
+def describe_erased(event: Mapping[str, int]) -> str:
+    """What a purge erased.
+
+    Examples
+    --------
+    >>> describe_erased({"documents": 1, "versions": 2}), describe_erased({"documents": 0, "replaced": 3})
+    ('1 document (2 versions)', '3 replaced versions')
+    """
+    documents, replaced = event["documents"], event.get("replaced", 0)
+    versions = f" ({counted(event['versions'], 'version')})" if "versions" in event else ""
+    parts = [f"{counted(documents, 'document')}{versions}"] if documents or not replaced else []
+    return " and ".join([*parts, *([f"{counted(replaced, 'replaced version')}"] if replaced else [])])
+
+
+def _warn_of_files(folders: Mapping[str, Path], output: Output) -> None:
+    """Documents whose files still lie in a folder come back when the index is brought in step with it."""
+    for docid, folder in list(folders.items())[:LISTED]:
+        output.say(f"{docid} is still in {shown_folder(folder)}: the next `promptdsi sync` adds it again")
+    if len(folders) > LISTED:
+        output.say(f"… and {len(folders) - LISTED:,} more")

@@ -38,7 +38,7 @@ def demo(
     threads: Threads = None,
     output: Output,
 ) -> None:
-    """Create an index of the embedded corpus, add four corpora and a long document, search, delete a document, roll back, verify."""
+    """Show everything on an embedded corpus. It is created, grows by four corpora and a long document, and is searched and verified."""
     started = time.monotonic()
     _make_folder(folder)
     stream = build_stream("demo", Request())

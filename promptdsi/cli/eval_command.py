@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.console import At, CorpusPath, IndexPath, Output, ReadOptions, Runtime, open_index, print_json, print_table, use_threads
+from promptdsi.wording import counted
 
 
 def evaluate(
@@ -23,7 +24,7 @@ def evaluate(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all documents of the index."""
+    """Measure an index on queries with known answers. Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all its documents."""
     documents = read_options.read(corpus, output)
     use_threads(runtime.threads)
     from promptdsi.evaluation.evaluate import DEFAULT, measure
@@ -31,7 +32,7 @@ def evaluate(
     opened = open_index(index, check=True, at=at, device=runtime.device)
     result = opened.evaluate(documents, split=split, record=record, run=run, run_k=k)
     if result.left_out:
-        output.say(f"{result.left_out:,} queries left out: none of their documents is in the index")
+        output.say(f"{counted(result.left_out, 'query')} left out: no document that answers is in the index")
     if run is not None:
         output.say(f"run written to {run}")
     metrics = {name: measure(name, result.query_ranks) for name in DEFAULT}
@@ -43,4 +44,4 @@ def evaluate(
     for name, metric in metrics.items():
         interval = f"{100 * metric.low:.1f} – {100 * metric.high:.1f}"
         rows.append({"metric": name, "value": f"{100 * metric.value:.1f}", "95 %": interval, "n": metric.n})
-    print_table(f"{documents.name} {split}, generation {opened.generation}, {len(opened):,} documents", rows)
+    print_table(f"{documents.name} {split}, generation {opened.generation}, {counted(len(opened), 'document')}", rows)

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Json, Output, count_documents, open_index, print_json, print_table
+from promptdsi.cli.console import IndexPath, Json, Output, open_index, print_json, print_table
+from promptdsi.cli.delete_command import describe_erased
 from promptdsi.errors import PromptDSIError
+from promptdsi.files import sha256_of
+from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.index.manifest import Manifest
 
 
 def info(index: IndexPath, json: Json = False) -> None:
-    """What an index contains: its method, corpora and sizes, and work that is left to do."""
+    """Show what an index contains. That is its method, corpora and sizes, and work that is left to do."""
     from promptdsi.index.manifest import Manifest  # with numpy
 
     opened = open_index(index)
@@ -37,15 +40,16 @@ def info(index: IndexPath, json: Json = False) -> None:
 
 
 def log(index: IndexPath, json: Json = False) -> None:
-    """Every generation: what made it, what it added, drift, and its checksum."""
+    """List every change of an index. Each is a generation: what made it, what it added, drift, and its checksum."""
     opened = open_index(index)
     rows = []
     for manifest in opened.log():
-        rows.append(_log_row(manifest) | {"sha256": opened.checksum(manifest.number)})
+        rows.append(_log_row(manifest) | {"sha256": sha256_of(opened.store.manifest_path(manifest.number))})
         if json:
             print_json(rows[-1] | {"event": manifest.event, "blobs": manifest.sizes, "params": manifest.params})
     if not json:
-        columns = ("generation", "time", "kind", "what", "documents", "drift")
+        drift = ("drift",) if any(row["drift"] is not None for row in rows) else ()
+        columns = ("generation", "time", "kind", "what", "documents", *drift)
         print_table(str(index), [{key: _word(row[key]) for key in columns} | {"sha256": row["sha256"][:12]} for row in rows])
 
 
@@ -57,15 +61,15 @@ def verify(
     *,
     output: Output,
 ) -> None:
-    """Check every file against its checksum and every generation for consistency. Exit code 1 if there are problems."""
+    """Check an index for damage. Every file is compared with its checksum; exit code 1 if there are problems."""
     result = open_index(index, trust=True).verify(untrusted=untrusted, progress=output.progress)
     if output.json:
         print_json(result._asdict())
     for sentence in (*(f"checked: {check}" for check in result.checks), *result.problems):
         output.say(sentence)
-    sizes = f"{result.generations:,} generations, {result.blobs:,} blobs, {result.bytes / 1e6:,.1f} MB"
+    sizes = f"{counted(result.generations, 'generation')}, {counted(result.blobs, 'blob')}, {result.bytes / 1e6:,.1f} MB"
     if result.problems:
-        raise PromptDSIError(f"{index}: {len(result.problems)} problems in {sizes}")
+        raise PromptDSIError(f"{index}: {counted(len(result.problems), 'problem')} in {sizes}")
     output.say(f"{index}: no problems: {sizes}")
 
 
@@ -75,7 +79,7 @@ def export(
     folder: Annotated[Path, typer.Option("--output", "-o", help="New folder to write to.")],
     output: Output,
 ) -> None:
-    """Write rows for FAISS, documents as a BEIR folder, or encoder and rows as a Hugging Face style folder."""
+    """Export an index to FAISS, BEIR or Hugging Face files. They hold rows, documents, or encoder and rows."""
     files = open_index(index, check=True, device="cpu").export(to, folder)
     output.result({"to": to, "folder": str(folder), "files": files}, f"{folder}: {', '.join(files)}")
 
@@ -101,13 +105,13 @@ def _describe(event: dict[str, Any]) -> str:
     if "to" in event:
         return f"back to {event['to']}"
     if "documents" in event:
-        return count_documents(event["documents"])
+        return describe_erased(event)
     if "corrections" in event:
-        return f"{event['corrections']:,} corrections"
-    replaced = f", {event['updated']:,} replaced" if event.get("updated") else ""
-    replaced += f", {event['deleted']:,} deleted" if event.get("deleted") else ""
-    added = f" +{event['added']:,}" if event.get("added") else ""
-    return f"{event.get('corpus', '')}{added}{replaced}{', fast' if event.get('fast') else ''}"
+        return counted(event["corrections"], "correction")
+    corpus = f"{event['corpus']} " if event.get("corpus") else ""
+    counts = [f"{event[kind]:,} {word}" for kind, word in (("updated", "replaced"), ("deleted", "deleted")) if event.get(kind)]
+    parts = ([f"{corpus}+{event['added']:,}"] if event.get("added") else [corpus.strip()] if corpus else []) + counts
+    return ", ".join([*parts, *(["fast"] if event.get("fast") else [])])
 
 
 def _word(value: Any) -> Any:

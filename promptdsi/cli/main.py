@@ -29,34 +29,56 @@ from promptdsi.cli.sync_command import sync
 from promptdsi.cli.teach_command import teach
 from promptdsi.errors import PromptDSIError, UsageError
 
-COMMANDS: dict[str, Callable[..., None]] = {
+# The commands in the groups of the help, in its order.
+EVERYDAY: dict[str, Callable[..., None]] = {
+    "create": create,
+    "search": search,
+    "get": get,
+    "add": add,
+    "sync": sync,
+    "teach": teach,
+    "delete": delete,
+    "undelete": undelete,
+    "rollback": rollback,
+    "serve": serve,
+}
+UPKEEP: dict[str, Callable[..., None]] = {
+    "info": info,
+    "log": log,
+    "verify": verify,
+    "tune": tune,
+    "purge": purge,
+    "export": export,
+    "upgrade": upgrade,
+    "mcp": mcp,
+}
+RESEARCH: dict[str, Callable[..., None]] = {
     "demo": demo,
     "data": data,
     "queries": queries,
     "backbone": backbone,
-    "create": create,
-    "add": add,
-    "sync": sync,
-    "teach": teach,
-    "tune": tune,
-    "upgrade": upgrade,
-    "search": search,
-    "get": get,
     "eval": evaluate,
-    "delete": delete,
-    "undelete": undelete,
-    "purge": purge,
-    "rollback": rollback,
-    "info": info,
-    "log": log,
-    "verify": verify,
-    "export": export,
-    "serve": serve,
-    "mcp": mcp,
 }
 LONGEST = 5000  # characters of an error: a path may have four thousand
+PANELS = {"Every day": EVERYDAY, "Looking after an index": UPKEEP, "Data and research": RESEARCH}
+COMMANDS = EVERYDAY | UPKEEP | RESEARCH
 BENCH: dict[str, Callable[..., None]] = {"run": run, "report": report, "plan": plan}
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+class PanelGroup(typer.core.TyperGroup):
+    """A command whose help lists its commands under the titles of `PANELS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for name, command in self.commands.items():
+            panels.setdefault(getattr(command, "rich_help_panel", ""), []).append((name, command.get_short_help_str(width)))
+        for title, rows in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+app = typer.Typer(cls=PanelGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def flattened(command: Callable[..., None]) -> Callable[..., None]:
@@ -104,10 +126,12 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
 
 bench = typer.Typer(no_args_is_help=True, help="The paper's tables and figures, resumable: run, report, plan.", rich_markup_mode=None)
-for group, commands in ((app, COMMANDS), (bench, BENCH)):
+for panel, commands in PANELS.items():
     for name, command in commands.items():
-        group.command(name)(guarded(flattened(command)))
-app.add_typer(bench, name="bench")
+        app.command(name, rich_help_panel=panel)(guarded(flattened(command)))
+for name, command in BENCH.items():
+    bench.command(name)(guarded(flattened(command)))
+app.add_typer(bench, name="bench", rich_help_panel="Data and research")
 
 
 def _version(requested: bool) -> None:

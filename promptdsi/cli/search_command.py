@@ -14,12 +14,14 @@ import typer
 
 from promptdsi.cli.console import At, Engine, IndexPath, Json, Output, Runtime, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
+from promptdsi.wording import agreeing
 
 if TYPE_CHECKING:
     from promptdsi.index.results import Hit, SearchResult
 
 BATCH_SIZE = 64
 INDENT = " " * 12
+FEW = 50  # passages of a first corpus: with more there are queries enough to estimate confidences
 
 
 def search(
@@ -40,16 +42,24 @@ def search(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Retrieve documents. One line of JSON per query with --json."""
+    """Search an index. With --json one line of JSON per query."""
     from promptdsi.index.results import SearchRequest
 
     opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
     conditions = tuple(where or ())
+    if len(queries) > 1 and not any(len(query.split()) > 1 for query in queries):
+        output.say(f"searched for {len(queries):,} queries; put words in quotes to search for them together")
+    has_no_confidence = False
     for batch in _batches(queries):
         results = opened.search_batch([SearchRequest(query, k, explain, min_confidence, conditions) for query in batch])
         if truncated := sum(result.truncated for result in results):
             limit = opened.info().max_tokens
-            output.say(f"{truncated:,} queries are longer than {limit} tokens and were truncated")
+            output.say(agreeing(truncated, f"queries are longer than {limit} tokens and were truncated"))
+        if not has_no_confidence and any(hit.confidence is None for result in results for hit in result.hits):
+            has_no_confidence = True
+            few = opened.manifest.corpora[0].row_count < FEW
+            reason = "had too few passages to estimate them when it was created" if few else "was made by a release that had none"
+            output.say(f"scores are shown, not confidences: the index {reason}")
         for query, result in zip(batch, results, strict=True):
             if output.json:
                 hits = [hit.to_dict() for hit in result.hits]
@@ -59,12 +69,13 @@ def search(
                     query,
                     result,
                     alone=len(queries) == 1 and queries[0] != "-",
+                    prompts=opened.info().prompts != "none",
                     filter="these conditions" if conditions else "that confidence" if min_confidence else "",
                 )
 
 
 def get(index: IndexPath, docid: Annotated[str, typer.Argument(help="Id of the document.")], at: At = None, json: Json = False) -> None:
-    """Print what the index stores of a document."""
+    """Print a document as the index stores it."""
     opened = open_index(index, check=True, at=at, device="cpu")
     document, location = opened.get(docid), opened.locate(docid)
     assert location is not None
@@ -95,8 +106,8 @@ def _read_stdin() -> Iterator[list[str]]:
             raise UsageError(f"standard input: the line {error.object[:50]!a} is not UTF-8") from None
 
 
-def show_hits(query: str, result: SearchResult, *, alone: bool = False, filter: str = "") -> None:
-    """Print hits: rank, confidence or score, title, corpus and snippet."""
+def show_hits(query: str, result: SearchResult, *, alone: bool = False, filter: str = "", prompts: bool = False) -> None:
+    """Print hits: rank, confidence or score, title, corpus and snippet; with `prompts` also that none was used."""
     hits = result.hits
     width = max(20, min(shutil.get_terminal_size().columns, 110) - len(INDENT))
     if not alone:
@@ -115,7 +126,7 @@ def show_hits(query: str, result: SearchResult, *, alone: bool = False, filter: 
             print(f"{INDENT}{line}")
         for line in _reasons(hit):
             print(strip_control_chars(f"{INDENT}· {line}"))
-    if hits and hits[0].why and hits[0].why.prompt is None:
+    if prompts and hits and hits[0].why and hits[0].why.prompt is None:
         print(f"{INDENT}no prompt was used: scores are those of the encoder alone")
     print(end="" if alone else "\n", flush=True)
 

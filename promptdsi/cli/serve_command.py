@@ -28,7 +28,7 @@ def serve(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve the page and the JSON API. Ctrl-C or SIGTERM ends it after running requests have been answered."""
+    """Serve an index as a web page and a JSON API. Ctrl-C or SIGTERM ends it after running requests have been answered."""
     # Waiting threads must not occupy a core that a search needs: set before anything loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from promptdsi.serving.access import LOOPBACK, access_for
@@ -52,7 +52,7 @@ def serve(
 
 
 def mcp(index: IndexPath, engine: Engine = "auto", device: Device = "auto", threads: Threads = None) -> None:
-    """Serve search and get over standard input and output, as an MCP server; read only."""
+    """Serve an index to AI assistants (MCP). They get search and get over standard input and output; read only."""
     try:
         from promptdsi.serving.mcp import create_server
     except ImportError as error:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.cli.add_command import MaxDrift, TrainingSeed, duration, report_progress, works_alone
-from promptdsi.cli.console import IndexPath, Output, Runtime, count_documents, open_index, print_json, use_threads
+from promptdsi.cli.console import IndexPath, Output, Runtime, corrections_lost, open_index, print_json, use_threads
 from promptdsi.corpus.corpus import ReadNotes
 from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.index.results import SyncReport
@@ -36,7 +37,7 @@ def sync(
     runtime: Runtime,
     output: Output,
 ) -> None:
-    """Bring an index in step with folders: add new files, replace changed ones, delete those that are gone, in one generation.
+    """Keep an index in step with folders. New files are added, changed ones replaced, those that are gone deleted, in one generation.
 
     Run again, nothing happens. A file that cannot be read keeps its last version in the index.
     """
@@ -108,9 +109,10 @@ def _announce(report: SyncReport, output: Output) -> None:
 def _summary(report: SyncReport, index: Path, *, dry_run: bool) -> list[str]:
     counts = [f"{len(getattr(report, kind)):,} {kind}" for kind in MARKS if getattr(report, kind)]
     if not counts:
-        return [f"{index}: in step, {count_documents(report.unchanged)} unchanged"]
+        return [f"{index}: in step, {counted(report.unchanged, 'document')} unchanged"]
     what = f"{', '.join(counts)}, {report.unchanged:,} unchanged"
     lines = [f"{index}: would be {what}" if dry_run else f"{index}: generation {report.generation}: {what}, in {duration(report.seconds)}"]
+    lines += corrections_lost(report.corrections_lost)
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")

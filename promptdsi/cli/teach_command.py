@@ -11,18 +11,21 @@ import typer
 from promptdsi.cli.add_command import MaxDrift
 from promptdsi.cli.console import IndexPath, Output, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
+from promptdsi.wording import counted
 
 
 def teach(
     index: IndexPath,
     query: Annotated[str | None, typer.Argument(help="A query.", metavar="QUERY")] = None,
-    docid: Annotated[str | None, typer.Argument(help="The document it should retrieve.", metavar="DOCID")] = None,
+    docid: Annotated[
+        str | None, typer.Argument(help="The document it should find; a file's id is its path inside its folder.", metavar="DOCID")
+    ] = None,
     *,
     file: Annotated[Path | None, typer.Option("--from", help="Many at once: a file of lines QUERY<tab>DOCID.", metavar="FILE.tsv")] = None,
     max_drift: MaxDrift = None,
     output: Output,
 ) -> None:
-    """Let a document learn a query. No other document's row or words change, and `rollback` undoes it."""
+    """Teach an index which document is right for a query. No other document's row or words change, and `rollback` undoes it."""
     if (file is None) == (query is None or docid is None):
         raise UsageError("give a query and a docid, or --from FILE with one of each in a line")
     corrections = [(query or "", docid or "")] if file is None else _read(file)
@@ -32,8 +35,9 @@ def teach(
     for taught in report.taught:
         output.say(strip_control_chars(f"rank {taught.before} → {taught.after}: {taught.docid} for “{taught.query}”"))
     if report.probes:
-        output.say(f"Hits@10 on {report.probes} probe queries fell by {100 * report.fall:.1f} points")
-    output.say(f"{index}: generation {report.generation}: {len(report.taught):,} corrections learned; `promptdsi rollback` undoes them")
+        output.say(f"Hits@10 on {counted(report.probes, 'probe query')} fell by {100 * report.fall:.1f} points")
+    learned, pronoun = counted(len(report.taught), "correction"), "it" if len(report.taught) == 1 else "them"
+    output.say(f"{index}: generation {report.generation}: {learned} learned; `promptdsi rollback` undoes {pronoun}")
 
 
 def _read(path: Path) -> list[tuple[str, str]]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+from promptdsi.corpus.unread_kinds import UnreadKinds
 from promptdsi.discovery import modules_of
 from promptdsi.errors import DataError
+from promptdsi.wording import agreeing, siblings_of, suggest_path
 
 SPLITS = ("train", "dev", "test")
 KINDS = ("annotated", "pseudo")
@@ -73,7 +75,7 @@ class ReadNotes:
     def __init__(self, *, skip: bool = False, follow_links: bool = False) -> None:
         self.skip, self.follow_links = skip, follow_links
         self.skipped: list[DataError] = []
-        self.counts: Counter[str] = Counter()
+        self.counts, self.unread = Counter[str](), UnreadKinds()
         self.remarks: list[str] = []  # about single files
 
     def refuse(self, error: DataError) -> None:
@@ -103,10 +105,10 @@ class ReadNotes:
 
     def sentences(self) -> list[str]:
         """All notes, ready to print."""
-        lines = [f"{amount:,} {message}" for message, amount in sorted(self.counts.items())]
-        lines += _listed(self.remarks)
+        lines = [agreeing(amount, message) for message, amount in sorted(self.counts.items())]
+        lines += self.unread.sentences() + _listed(self.remarks)
         if self.skipped:
-            lines.append(f"{len(self.skipped):,} could not be read and were skipped:")
+            lines.append(agreeing(len(self.skipped), "could not be read and were skipped:"))
             lines += [f"  {line}" for line in _listed([str(error) for error in self.skipped])]
         return lines
 
@@ -213,12 +215,13 @@ def formats() -> dict[str, ModuleType]:
 def format_of(path: Path) -> ModuleType:
     """The format of a path, or an error that names the known ones."""
     if not path.exists():
-        raise DataError("does not exist", path=path)
+        raise DataError(f"does not exist{suggest_path(path, siblings_of(path))}", path=path)
     for candidate in formats().values():
         if candidate.recognizes(path):
             return candidate
+    is_empty = path.is_dir() and not any(path.iterdir())
     expected = "a BEIR folder (with corpus.jsonl), a .jsonl or .tsv file (plain or .gz), or files such as .txt, .md, .pdf, .docx or .html"
-    raise DataError(f"is no corpus: expected {expected}", path=path)
+    raise DataError("the folder is empty" if is_empty else f"is no corpus: expected {expected}", path=path)
 
 
 def merge_corpora(corpora: Sequence[Corpus], name: str) -> Corpus:

@@ -51,6 +51,8 @@ def document_of(contents: bytes, docid: str, reader: ConfinedReader) -> FileDocu
         contents = _unpacked(contents)
     extract: Extract = kind.extract(contents) if kind.NAME in IN_PROCESS else reader.extract(suffix, contents)
     text, title = _text_and_title(extract, docid, named=kind.NAME == "markdown")
+    if not text.strip():
+        raise ValueError("holds no text" if contents.strip() else "is empty")
     metadata = {name: value for name, value in extract.metadata.items() if name not in RESERVED_FIELDS}
     if isinstance(metadata.get(PAGES), list):  # front matter's own list would be taken for where pages begin
         del metadata[PAGES]

@@ -19,6 +19,7 @@ from promptdsi.corpus.file_documents import read_file
 from promptdsi.corpus.formats.folder import files_of
 from promptdsi.errors import DataError
 from promptdsi.files import atomic_write
+from promptdsi.wording import siblings_of, suggest_path
 
 STATE = Path(".promptdsi", "files.json")
 SETTLED = 2.0  # seconds: a file changed more recently may change again within the resolution of its time
@@ -50,7 +51,8 @@ def scan(
 ) -> FolderState:
     """Read the files of a folder that may differ from what is indexed (docid → content hash)."""
     if not folder.is_dir():
-        raise DataError("is no folder; nothing was deleted from the index on its account", path=folder)
+        hint = "" if folder.exists() else suggest_path(folder, siblings_of(folder))
+        raise DataError(f"is no folder{hint}; nothing was deleted from the index on its account", path=folder)
     state, before, now = FolderState(folder), _load(folder), time.time_ns()
     with ConfinedReader() as reader:
         for file in files_of(folder, notes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from promptdsi.index.method_io import live_ids
 from promptdsi.index.store import Store
 
 
-def as_corpus(corpus: Corpus | str | Path) -> Corpus:
-    """A corpus, or the one at a path."""
-    return corpus if isinstance(corpus, Corpus) else Corpus.read(corpus)
+def as_corpus(corpus: Corpus | str | Path | Callable[[], Corpus]) -> Corpus:
+    """A corpus, the one at a path, or the one that a function reads."""
+    if isinstance(corpus, str | Path):
+        return Corpus.read(corpus)
+    return corpus if isinstance(corpus, Corpus) else corpus()
 
 
 def select_new(store: Store, parent: Manifest, corpus: Corpus, *, update: bool) -> tuple[Corpus, dict[str, int]]:

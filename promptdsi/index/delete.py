@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import is_plain
-from promptdsi.index.generation import suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import DiskUsage
 from promptdsi.index.store import Store
+from promptdsi.wording import suggest
 
 
 def delete(store: Store, docids: Sequence[str]) -> Manifest:
@@ -69,6 +70,19 @@ def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
     return rows
 
 
+def folders_of(store: Store, manifest: Manifest, docids: Sequence[str] | None = None) -> dict[str, Path]:
+    """The folders in which files of these documents, by default the deleted ones, still lie."""
+    if docids is None:
+        hidden = set(manifest.tombstones)
+        docids = [docid for docid, rows in rows_by_docid(store, manifest).items() if hidden.issuperset(rows)]
+    named, folders = set(docids), dict[str, Path]()
+    for entry in manifest.corpora:
+        for docid in named.intersection(filter(None, store.docids(entry.ids))) if entry.source is not None else ():
+            if (folder := Path(entry.source or "")).joinpath(docid.removeprefix(entry.prefix)).is_file():
+                folders[docid] = folder
+    return {docid: folders[docid] for docid in docids if docid in folders}
+
+
 def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
     """The size of the folder, and what `undelete` could show, `purge` or the next write remove."""
     size = sum(path.stat().st_size for path in store.folder.rglob("*") if is_plain(path))
@@ -85,7 +99,7 @@ def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[st
     """`rows_by_docid`, after checking that these docids are in it."""
     rows = rows_by_docid(store, manifest)
     if unknown := [docid for docid in docids if docid not in rows]:
-        raise DataError(f"holds no document {unknown[0]!r}{suggest_similar(unknown[0], rows)}", path=store.folder)
+        raise DataError(f"holds no document {unknown[0]!r}{suggest(unknown[0], rows)}", path=store.folder)
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,11 +33,13 @@ from promptdsi.training.distributed import share_corpus
 LEVELS = [what["learn"] for what in EFFORTS.values()]
 
 
-def create(store: Store, corpus: Corpus, method: PromptDSI, effort: str | None, options: Options) -> Report:
-    """Train a new index; where everything is trained it can be searched before."""
+def create(store: Store, read: Callable[[], Corpus], method: PromptDSI, effort: str | None, options: Options) -> Report:
+    """Train a new index; where everything is trained it can be searched before. The corpus is read if an index may be created here."""
+    if effort != "full" or not _is_untrained(store):
+        store.check_new()
     if effort == "full":
-        return create_in_stages(store, corpus, method, options)
-    return update.create(store, corpus, method, replace(options, fast=effort == "quick"))
+        return create_in_stages(store, read(), method, options)
+    return update.create(store, read(), method, replace(options, fast=effort == "quick"))
 
 
 def create_in_stages(store: Store, corpus: Corpus, method: PromptDSI, options: Options) -> Report:
@@ -44,7 +47,7 @@ def create_in_stages(store: Store, corpus: Corpus, method: PromptDSI, options: O
 
     Interrupted, the same call goes on: where generation 1 is there, with the training.
     """
-    if not _is_untrained(store, corpus):
+    if not (_is_untrained(store) and _holds(store, corpus)):
         untrained = type(method).from_params(merge_params(method.get_params(), effort_params("quick")))
         update.create(store, corpus, untrained, replace(options, fast=True))
     again = f"{store.folder} answers already, but is not fully trained; run the same command again to go on"
@@ -76,14 +79,18 @@ def raise_effort(store: Store, effort: str, options: Options) -> Report:
         return _train(store, parent, stored_corpus(store, parent, 0), method, options)
 
 
-def _is_untrained(store: Store, corpus: Corpus) -> bool:
-    """Whether the index is there and holds this corpus alone, untrained: what an interrupted create leaves."""
+def _is_untrained(store: Store) -> bool:
+    """Whether the index is there with one corpus, untrained: what an interrupted create leaves."""
     if not (store.folder / "CURRENT").exists():
         return False
     manifest = store.manifest()
-    contents = {docid: content for docid, (_, content) in live_ids(store, manifest).items()}
-    same = contents == {document.docid: content_hash(document) for document in corpus.documents}
-    return same and manifest.number == 1 and manifest.corpora[0].fast
+    return manifest.number == 1 and manifest.corpora[0].fast
+
+
+def _holds(store: Store, corpus: Corpus) -> bool:
+    """Whether the index holds this corpus and nothing else."""
+    contents = {docid: content for docid, (_, content) in live_ids(store, store.manifest()).items()}
+    return contents == {document.docid: content_hash(document) for document in corpus.documents}
 
 
 def _d0_alone(store: Store) -> Manifest:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import difflib
 import threading
 import weakref
 from collections.abc import Collection, Iterator, Mapping
@@ -32,6 +31,7 @@ from promptdsi.model.config import EncoderConfig
 from promptdsi.model.path import Tokenizer, cores
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
+from promptdsi.wording import suggest
 
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
@@ -210,8 +210,7 @@ class Generation:
         """What is stored of a live document."""
         location, folder = self.locate(docid), self.store.folder
         if location is None:
-            hint = suggest_similar(docid, self.row_of)
-            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{hint}", path=folder)
+            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{self.suggest(docid)}", path=folder)
         if location.deleted:
             raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=folder)
         return self.document(self.row_of[docid]) or Document(docid, "")
@@ -223,6 +222,10 @@ class Generation:
             return None
         entry = self.origin(row).entry
         return Location(entry.name, entry.since, row in self.table.deleted)
+
+    def suggest(self, docid: str) -> str:
+        """The end of an error message that names the document that was probably meant, or nothing."""
+        return suggest(docid, self.row_of)
 
     def stored_queries(self, number: int) -> dict[str, list[Any]]:
         """The training queries stored of a corpus, by docid."""
@@ -265,15 +268,6 @@ def open_generation(
         if at is None or store.manifest(at) == manifest:
             return generation
     return Generation(store, store.manifest(at), opening, verified=verified)
-
-
-def suggest_similar(docid: str, docids: Collection[str]) -> str:
-    """The end of an error message that names a similar docid: one this is a longer path to, or one with a similar spelling."""
-    tail = docid.rsplit("/", 1)[-1]
-    matches = [tail] if tail in docids and tail != docid else []
-    if not matches and len(docids) <= 5000:  # spelling is compared pair by pair
-        matches = difflib.get_close_matches(docid, docids, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def resolve_engine(engine: str, device: str) -> str:

@@ -14,9 +14,8 @@ from typing import Any, Self, TypeVar, Unpack, cast, overload
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
-from promptdsi.files import sha256_of
 from promptdsi.index import delete, export, filters, purge, results, search, strangers
-from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine, suggest_similar
+from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.store import Store
@@ -39,7 +38,7 @@ class Index:
     def create(
         cls,
         path: str | Path,
-        corpus: Corpus | str | Path,
+        corpus: Corpus | str | Path | Callable[[], Corpus],
         *,
         method: str = "promptdsi",
         preset: str = "best",
@@ -68,7 +67,7 @@ class Index:
         given["encoding.words"] = None if words else False
         params = {**method_io.effort_params(effort), **(params or {}), **{key: value for key, value in given.items() if value is not None}}
         chosen, folder = update.Options(device=device, **checked(options, CreateOptions)), Store(Path(path).expanduser())
-        report = levels.create(folder, as_corpus(corpus), method_io.make_method(method, preset, params), effort, chosen)
+        report = levels.create(folder, lambda: as_corpus(corpus), method_io.make_method(method, preset, params), effort, chosen)
         index = cls.open(path, device=device)
         index.report = report
         return index
@@ -223,7 +222,7 @@ class Index:
 
     def suggest(self, docid: str) -> str:
         """The end of an error message that names the most similar docid, or nothing."""
-        return suggest_similar(docid, self.opened.row_of)
+        return self.opened.suggest(docid)
 
     def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
@@ -242,6 +241,10 @@ class Index:
     def eval_records(self) -> list[results.EvalRecord]:
         """The evaluations that were recorded, by generation, then by corpus."""
         return self.store.read_records()
+
+    def folders_of(self, docids: Sequence[str] | None = None) -> dict[str, Path]:
+        """The folders in which files of these documents, by default the deleted ones, still lie: `sync` would add them again."""
+        return delete.folders_of(self.store, self.manifest, docids)
 
     def delete(self, docids: str | Sequence[str]) -> Manifest:
         """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
@@ -262,10 +265,6 @@ class Index:
     def log(self) -> list[Manifest]:
         """Every generation, oldest first."""
         return self.store.history()
-
-    def checksum(self, generation: int) -> str:
-        """The sha256 of the manifest file of a generation."""
-        return sha256_of(self.store.manifest_path(generation))
 
     def info(self) -> results.IndexSummary:
         """What this generation contains."""

@@ -97,6 +97,11 @@ class Manifest:
         """Documents that can be retrieved."""
         return sum(entry.count for entry in self.corpora) - len(self.tombstones)
 
+    @property
+    def trains_model(self) -> bool:
+        """Whether the encoder or prompts learn from documents, not rows alone."""
+        return bool(self.prompts) or self.params.get("fit", {}).get("learn", "everything") == "everything"
+
     def firsts(self) -> list[int]:
         """The document number at which each corpus begins."""
         return list(itertools.accumulate((entry.count for entry in self.corpora[:-1]), initial=0))[: len(self.corpora)]
@@ -177,6 +182,15 @@ class Manifest:
             FolderSummary(folder, prefix, documents[folder], synced[folder].number, synced[folder].time)
             for folder, prefix in prefixes.items()
         ]
+
+    def follows(self, path: Path) -> Entry | None:
+        """A corpus that came from a folder which a path lies in, equals or contains, and of which documents can be retrieved."""
+        for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True):
+            if entry.source is not None and len(deleted) < entry.count:
+                folder = Path(entry.source)
+                if path.is_relative_to(folder) or folder.is_relative_to(path):
+                    return entry
+        return None
 
     def next(self, kind: str, **changes: Any) -> Manifest:
         """The generation after this one, equal to it apart from `changes`."""

@@ -9,15 +9,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, permutations
 
 from promptdsi.errors import DataError
 from promptdsi.index.manifest import PARTS, Entry, Manifest
 from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
+from promptdsi.wording import suggest
 
-Positions = dict[int, set[int]]  # generation a corpus arrived in → positions in it to erase
+CorpusKey = tuple[int, str]  # the generation a corpus arrived in, and its name: a sync may bring several at once
+Positions = dict[CorpusKey, set[int]]  # positions in a corpus to erase
 
 
 def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
@@ -40,10 +43,11 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
             if was_pending:
                 return parent
             raise NothingToPurge(f"{store.folder}: no deleted document is left to purge")
+        _check_shared(store, history, positions)
+        counts = _counts(store, history, positions)
         renamed = _rewrite_blobs(store, history, positions)
         renamed |= _rewrite_statistics(store, history, renamed)
-        count = sum(len(rows) for rows in positions.values())
-        manifest = store.hide_erased(parent.renamed(renamed)).next("purge", event={"documents": count}, erase=renamed)
+        manifest = store.hide_erased(parent.renamed(renamed)).next("purge", event=counts, erase=renamed)
         if in_use := manifest.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
         store.commit(manifest)
@@ -58,32 +62,64 @@ def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, 
         matches = {position: docid for position, docid in enumerate(store.docids(entry.ids)) if docid in named}
         missing -= {docid for docid in matches.values() if docid is not None}
         if matches:
-            positions[entry.since] = set(matches)
+            positions[_key(entry)] = set(matches)
     if must_exist and missing:
-        raise DataError(f"holds no document {min(missing)!r}", path=store.folder)
+        docids = {docid for entry in _corpora(history) for docid in store.docids(entry.ids) if docid is not None}
+        raise DataError(f"holds no document {min(missing)!r}{suggest(min(missing), docids)}", path=store.folder)
     return positions
 
 
 def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
     """Where the deleted documents are, in any generation, and the versions that were replaced by a live one."""
     current = history[-1]
-    deleted: dict[int, set[int]] = {}
+    deleted: Positions = {}
     live: set[str | None] = set()
     names: set[str] = set()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
         docids, hidden_positions = store.docids(entry.ids), set(hidden)
-        deleted[entry.since] = {position for position in hidden if docids[position] is not None}
-        names |= {docid for position in deleted[entry.since] if (docid := docids[position]) is not None}
+        deleted[_key(entry)] = {position for position in hidden if docids[position] is not None}
+        names |= {docid for position in deleted[_key(entry)] if (docid := docids[position]) is not None}
         live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
     positions = _named(store, history, names - live)
-    for since in [since for since, erased in deleted.items() if erased]:
-        positions[since] = positions.get(since, set()) | deleted[since]
+    for key in [key for key, erased in deleted.items() if erased]:
+        positions[key] = positions.get(key, set()) | deleted[key]
     return positions
+
+
+def _counts(store: Store, history: Sequence[Manifest], positions: Positions) -> dict[str, int]:
+    """Documents that are erased; their versions, where there are more; and versions of documents of which a newer one stays."""
+    docids = Counter(store.docids(entry.ids)[position] for entry in _corpora(history) for position in positions.get(_key(entry), ()))
+    current, stay = history[-1], set[str | None]()
+    for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
+        left = set(range(entry.count)).difference(hidden, positions.get(_key(entry), ()))
+        stay |= docids.keys() & {store.docids(entry.ids)[position] for position in left}
+    counts = {"documents": len(docids.keys() - stay)}
+    versions, replaced = (sum(docids[docid] for docid in chosen) for chosen in (docids.keys() - stay, stay))
+    counts |= {"versions": versions} if versions > counts["documents"] else {}
+    return counts | ({"replaced": replaced} if replaced else {})
 
 
 def _corpora(history: Iterable[Manifest]) -> Iterable[Entry]:
     """Each corpus once, of all generations."""
-    return {entry.since: entry for manifest in history for entry in manifest.corpora}.values()
+    return {_key(entry): entry for manifest in history for entry in manifest.corpora}.values()
+
+
+def _key(entry: Entry) -> CorpusKey:
+    return entry.since, entry.name
+
+
+def _check_shared(store: Store, history: Sequence[Manifest], positions: Positions) -> None:
+    """Refuse to erase from a blob what another corpus needs: two that a sync brought at once share it where their contents are equal."""
+    users: dict[str, dict[CorpusKey, Entry]] = {}
+    for manifest in history:
+        for entry in manifest.corpora:
+            for name in entry.blobs():
+                users.setdefault(name, {})[_key(entry)] = entry
+    for sharing in users.values():
+        for (key, entry), (other_key, other) in permutations(sharing.items(), 2):
+            if alone := positions.get(key, set()) - positions.get(other_key, set()):
+                first, second = (store.docids(each.ids)[min(alone)] for each in (entry, other))
+                raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
 
 
 def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positions) -> dict[str, str]:
@@ -93,12 +129,12 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     """
     renamed: dict[str, str] = {}
     for manifest in history:
-        for entry in (entry for entry in manifest.corpora if entry.since in positions):
+        for entry in (entry for entry in manifest.corpora if _key(entry) in positions):
             for part in PARTS:
                 name = getattr(entry, part)
                 if name is not None and name not in renamed:
                     store.blobs.check(name, manifest.sizes[name])
-                    renamed[name] = _rewritten(store, entry, part, positions[entry.since])
+                    renamed[name] = _rewritten(store, entry, part, positions[_key(entry)])
     return {old: new for old, new in renamed.items() if old != new}
 
 

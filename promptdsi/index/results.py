@@ -167,6 +167,7 @@ class Report:
     unexamined: int = 0
     drift: Drift | None = None
     probes: int = 0
+    corrections_lost: int = 0  # documents that had learned corrections, and were replaced
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ class SyncReport:
     unchanged: int
     seconds: float = 0.0
     drift: Drift | None = None
+    corrections_lost: int = 0  # documents that had learned corrections, and were replaced
 
 
 class Taught(NamedTuple):

@@ -25,6 +25,7 @@ from promptdsi.index.file_checks import EVAL_RECORD, MOST_MANIFEST, NAME
 from promptdsi.index.lock import is_held, writing
 from promptdsi.index.manifest import FORMAT, Entry, Manifest, sealed, unsealed
 from promptdsi.index.results import EvalRecord, NoIndex
+from promptdsi.wording import siblings_of, suggest_path
 
 CACHED_BLOBS = 256
 CURRENT = re.compile(rb"(\d{6,8}) ([0-9a-f]{64})\n")
@@ -67,8 +68,9 @@ class Store:
                 raise NoIndex(f"{self.folder}: this index was begun and not finished; run the same `promptdsi create` again")
             if self.numbers():
                 raise NoIndex(f"{self.folder}: this index has lost its file CURRENT: restore it from a copy")
-            hint = "" if self.folder.exists() else f"; make one with `promptdsi create {self.folder} CORPUS`"
-            raise NoIndex(f"{self.folder}: no index is here{hint}")
+            others = [path for path in siblings_of(self.folder) if (path / "CURRENT").is_file()]
+            create = "" if self.folder.exists() else f"; make one with `promptdsi create {self.folder} CORPUS`"
+            raise NoIndex(f"{self.folder}: no index is here{suggest_path(self.folder, others) or create}")
         raw = self.commit_mark()
         match = CURRENT.fullmatch(raw)
         if not match:

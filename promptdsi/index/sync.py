@@ -21,6 +21,7 @@ from promptdsi.index.manifest import Manifest
 from promptdsi.index.method_io import load_method, training_blobs
 from promptdsi.index.results import SyncReport
 from promptdsi.index.store import Store
+from promptdsi.index.teach import count_taught
 from promptdsi.index.update import Options, check_drift, learn_corpus, on_interrupt
 
 
@@ -60,7 +61,7 @@ def sync(
         parent = store.ready(training_blobs)
         options.check_probes(parent)
         changes = [_changes(source, notes) for source in sources_of(store, parent, folders)]
-        report = _report(parent, changes)
+        report = _report(store, parent, changes)
         others = {docid for documents in _live_by_source(store, parent).values() for docid in documents}
         if clash := others.intersection(report.added):
             raise DataError(f"the docid {min(clash)!r} of a new file is another document's; rename one of them", path=store.folder)
@@ -88,6 +89,9 @@ def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path]) -> lis
     sources = []
     for folder in resolved:
         if str(folder) not in prefixes:
+            if folder.is_dir() and (entry := manifest.follows(folder)) is not None:
+                where = f"lies inside {entry.source}" if folder.is_relative_to(entry.source or "") else f"contains {entry.source}"
+                raise UsageError(f"the folder {folder} {where}, which the index follows already: its files would be indexed twice")
             taken = first_parts | {prefix.rstrip("/") for prefix in prefixes.values()}
             prefixes[str(folder)] = f"{unique_name(folder.name or 'folder', taken)}/"
         sources.append(SyncFolder(folder, prefixes[str(folder)], live.get(str(folder), {})))
@@ -113,12 +117,15 @@ def _changes(source: SyncFolder, notes: ReadNotes) -> FolderChanges:
     return FolderChanges(source, state, sorted(source.live.keys() - state.present))
 
 
-def _report(parent: Manifest, changes: Sequence[FolderChanges]) -> SyncReport:
+def _report(store: Store, parent: Manifest, changes: Sequence[FolderChanges]) -> SyncReport:
     new = [docid for change in changes for docid in change.documents if docid not in change.source.live]
     updated = [docid for change in changes for docid in change.documents if docid in change.source.live]
     removed = [docid for change in changes for docid in change.removed]
     unchanged = sum(len(change.source.live) for change in changes) - len(updated) - len(removed)
-    return SyncReport(parent.number, new, updated, removed, unchanged)
+    taught = count_taught(
+        store, parent, [change.source.live[docid][0] for change in changes for docid in change.documents if docid in change.source.live]
+    )
+    return SyncReport(parent.number, new, updated, removed, unchanged, corrections_lost=taught)
 
 
 def _commit(store: Store, parent: Manifest, changes: Sequence[FolderChanges], report: SyncReport, options: Options) -> SyncReport:

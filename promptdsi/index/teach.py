@@ -7,7 +7,8 @@ file stays as it is, and `rollback` undoes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from promptdsi.corpus.split_words import split_words
 from promptdsi.engine.words import WordQuery, WordTable
-from promptdsi.errors import DataError, PromptDSIError, UsageError
+from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.index.arrivals import unique_name
 from promptdsi.index.blobs import Ids
 from promptdsi.index.generation import Generation, Opening
@@ -74,12 +75,19 @@ def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, 
         return replace(report, generation=store.commit(manifest).number)
 
 
+def count_taught(store: Store, manifest: Manifest, numbers: Collection[int]) -> int:
+    """How many of these documents have learned corrections: those of a corpus that `teach` made."""
+    firsts = manifest.firsts()
+    since = [manifest.corpora[bisect.bisect_right(firsts, number) - 1].since for number in numbers]
+    kinds = {number: Manifest.read(store.manifest_path(number)).kind for number in set(since)}
+    return sum(kinds[number] == "teach" for number in since)
+
+
 def _lessons(generation: Generation, corrections: Sequence[Correction]) -> list[Lesson]:
     """The corrections by document, in the order of documents."""
     queries: dict[str, list[int]] = {}
     for number, (_, docid) in enumerate(corrections):
-        if generation.live_row(docid) is None:
-            raise DataError(f"holds no document {docid!r} that can be taught", path=generation.store.folder)
+        generation.get(docid)  # raises where there is no such document
         queries.setdefault(docid, []).append(number)
     lessons = []
     for docid, numbers in queries.items():

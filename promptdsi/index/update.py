@@ -28,6 +28,7 @@ from promptdsi.index.method_io import (
 )
 from promptdsi.index.results import Drift, Report, WorkEstimate
 from promptdsi.index.store import WORK, Store
+from promptdsi.index.teach import count_taught
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.saving import to_bytes
 from promptdsi.model.backbone import load_backbone
@@ -130,6 +131,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
             changes, pairs = learn_corpus(store, parent, new, method, options, name=name, since=parent.number + 1)
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
+            report = replace(report, corrections_lost=count_taught(store, parent, replaced.values()))
             return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent)
 
 

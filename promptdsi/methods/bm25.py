@@ -21,6 +21,7 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write
 from promptdsi.methods.base import Method, Result, check_k
 from promptdsi.progress import Progress, silent
+from promptdsi.wording import agreeing
 
 WORD = re.compile(r"\w+")
 
@@ -78,7 +79,7 @@ class BM25(Method):
         """The place of each docid in `docids_`."""
         position = {docid: number for number, docid in enumerate(self.docids_)}
         if unknown := [docid for docid in docids if docid not in position]:
-            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
+            raise UsageError(f"{agreeing(len(unknown), 'documents are not in the index')}, {unknown[0]!r} first")
         return [position[docid] for docid in docids]
 
     def extra_bytes(self) -> int:

@@ -32,6 +32,7 @@ from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import document_vectors, query_vectors
 from promptdsi.training.examples import LEAST_QUERIES, calibration_pairs
 from promptdsi.training.fusion import DEFAULT_WEIGHT, MOST_SCORES, collect, fit_calibration, fit_weight
+from promptdsi.wording import agreeing
 
 
 @dataclass(kw_only=True)
@@ -91,7 +92,7 @@ class VectorSearch(ABC):
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
         rows = self.model_.rows
         if unknown := [docid for docid in docids if rows.row_of.get(docid, -1) < 0 or rows.row_of[docid] in rows.deleted]:
-            raise UsageError(f"{len(unknown)} documents are not in the index, {unknown[0]!r} first")
+            raise UsageError(f"{agreeing(len(unknown), 'documents are not in the index')}, {unknown[0]!r} first")
         if not queries:
             return np.empty(0, dtype=np.int64)
         vectors = self.encode(queries)

@@ -110,7 +110,8 @@ async def raise_validation_error(request: Request, error: Exception) -> Response
     field = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith(("function-", "constrained-")))
     reason = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "json_invalid":
-        raise APIError(422, "invalid", f"the body is not JSON: {first['ctx']['error']} at character {field}")
+        problem = str(first["ctx"]["error"]).removesuffix(" at")  # Python says where: “… starting at” a character
+        raise APIError(422, "invalid", f"the body is not JSON: {problem} at character {field}")
     if first["loc"] == ("body",) and first["type"] in ("model_attributes_type", "model_type", "missing"):
         raise APIError(422, "invalid", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs")
     if first.get("ctx", {}).get("pattern") == r"\S":

@@ -187,12 +187,12 @@ async def undelete(body: schemas.UndeleteBody, service: ServiceDep) -> Fields:
 
 
 @writing.post("/api/rollback", response_model=schemas.ChangeResponse)
-async def rollback(body: schemas.RollbackBody, service: ServiceDep) -> Fields:
-    """Go back to an earlier generation, as a new one that equals it. Every generation stays, so another rollback leads back."""
-    newest = service.live.newest.generation
-    if body.generation > newest:
-        raise APIError(404, "no_generation", f"there is no generation {body.generation}", f"the newest is {newest}")
-    return await change(service, lambda index: index.rollback(body.generation))
+async def rollback(service: ServiceDep, body: schemas.RollbackBody | None = None) -> Fields:
+    """Go back to a generation, without a body to the one before the last change, by a new one that equals it. Every generation stays."""
+    newest, target = service.live.newest.generation, body.generation if body else None
+    if target is not None and target > newest:
+        raise APIError(404, "no_generation", f"there is no generation {target}", f"the newest is {newest}")
+    return await change(service, lambda index: index.rollback(target))
 
 
 @writing.post("/api/feedback", response_model=schemas.FeedbackResponse)

@@ -31,7 +31,7 @@ class RequestBody(BaseModel):
     @classmethod
     def no_unknown_field(cls, given: Any) -> Any:
         if isinstance(given, dict) and (unknown := next((key for key in given if key not in cls.model_fields), None)) is not None:
-            raise ValueError(f"there is no field {unknown[:50]!r}")
+            raise ValueError(f"there is no field {unknown[:50]!r}; there are {', '.join(cls.model_fields)}")
         return given
 
 
@@ -78,7 +78,7 @@ class UndeleteBody(RequestBody):
 
 
 class RollbackBody(RequestBody):
-    generation: Annotated[Generation, Integral]
+    generation: Annotated[Generation | None, Integral, Field(description="the one to go back to; by default the one before")] = None
 
 
 class FeedbackBody(RequestBody):

@@ -142,10 +142,10 @@ def test_bad_files_are_skipped_unless_none_is_left(run: Any, tmp_path: Path) -> 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/empty.txt").write_bytes(b" \n")
     outcome = run("data", "notes", "-o", "out", "--new", "0")
-    assert outcome.returncode == 1 and outcome.stderr.endswith('error: notes: holds no document: notes/empty.txt: "text" is empty\n')
+    assert outcome.returncode == 1 and outcome.stderr.endswith("error: notes: holds no document: notes/empty.txt: is empty\n")
     (tmp_path / "notes/latin.md").write_bytes(b"caf\xe9\n")
     outcome = run("data", "notes", "-o", "out", "--new", "0")
-    assert outcome.returncode == 0 and '1 could not be read and were skipped:\n  notes/empty.txt: "text" is empty\n' in outcome.stderr
+    assert outcome.returncode == 0 and "1 could not be read and was skipped:\n  notes/empty.txt: is empty\n" in outcome.stderr
     assert "latin.md: not UTF-8, read as cp1252" in outcome.stderr
 
 
@@ -165,8 +165,8 @@ def test_skipping_works_for_whole_folders_and_says_why_when_nothing_is_left(run:
     (folder / "qrels/validation.tsv").write_bytes(b"q1\td1\t1\n")
     outcome = run("data", "corpus", "-o", "out", "--new", "0", "--on-error", "skip")
     assert outcome.returncode == 0, outcome.stderr
-    assert "1 could not be read and were skipped" in outcome.stderr and "1 judgements in train.tsv name unknown" in outcome.stderr
-    assert "no split we know and were not read (validation.tsv)" in outcome.stderr
+    assert "1 could not be read and was skipped" in outcome.stderr and "1 judgement in train.tsv names unknown" in outcome.stderr
+    assert "1 file in qrels is no split we know and was not read (validation.tsv)" in outcome.stderr
     (folder / "corpus.jsonl").write_bytes(b"nonsense\n")
     outcome = run("data", "corpus", "-o", "out2", "--new", "0", "--on-error", "skip")
     assert outcome.returncode == 1 and "corpus.jsonl:1:1: not JSON" in outcome.stderr and "holds no document" in outcome.stderr
@@ -199,7 +199,7 @@ def test_skip_counts_and_lists_what_it_skipped(run: Any, tmp_path: Path) -> None
     assert outcome.returncode == 0
     assert "2 could not be read and were skipped" in outcome.stderr
     assert "c.jsonl:2:1: not JSON" in outcome.stderr and "c.jsonl:3: not UTF-8" in outcome.stderr
-    assert "1 documents repeated with equal content, kept once" in outcome.stderr
+    assert "1 document repeated with equal content, kept once" in outcome.stderr
     assert len((tmp_path / "out/d0/corpus.jsonl").read_text().splitlines()) == 2
 
 

@@ -246,10 +246,10 @@ def test_a_place_in_the_text_tells_its_page(corpus: Corpus) -> None:
 def test_what_was_left_out_or_recognised_is_noted(corpus: Corpus, notes: ReadNotes) -> None:
     assert sorted(notes.remarks) == [
         "latin.txt: not UTF-8, read as cp1252",
-        "letters/2024/barley.eml: 1 attachments not read (mill.png)",
-        "report.pdf: 1 pages without text",
+        "letters/2024/barley.eml: 1 attachment not read (mill.png)",
+        "report.pdf: 1 page without text",
         "wide.txt: not UTF-8, read as utf_16",
-        "yields.ipynb: 1 images of output not read",
+        "yields.ipynb: 1 image of output not read",
     ]
     assert notes.skipped == [] and notes.sentences() == notes.remarks
 
@@ -289,7 +289,7 @@ def test_hidden_files_and_links_are_not_read(tmp_path: Path) -> None:
     os.symlink(elsewhere, folder / "place")
     notes = ReadNotes()
     assert [document.docid for document in Corpus.read(folder, notes=notes).documents] == ["c.txt"]
-    assert notes.sentences() == ["1 links to files were not followed", "1 links to folders were not followed"]
+    assert notes.sentences() == [f"1 linked {kind} was not followed (--follow-links)" for kind in ("file", "folder")]
     corpus = Corpus.read(folder, follow_links=True)
     assert [document.docid for document in corpus.documents] == ["c.txt", "file.txt", "place/d.txt"]
 
@@ -304,7 +304,29 @@ def test_links_that_lead_back_or_nowhere_do_no_harm(tmp_path: Path) -> None:
     notes = ReadNotes()
     corpus = Corpus.read(tmp_path / "folder", follow_links=True, notes=notes)
     assert [document.docid for document in corpus.documents] == ["only.txt"]
-    assert notes.sentences() == ["2 files are of a kind that is not read"]
+    assert notes.sentences() == ["2 files are pipes, sockets, devices or broken links and were not read"]
+
+
+def test_files_of_kinds_that_are_not_read_are_counted_by_suffix(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.JPG", "c.jpg", "d.doc", "e.xls", "README", "f.tar.gz"):
+        (tmp_path / name).write_text("some words")
+    notes = ReadNotes()
+    assert len(Corpus.read(tmp_path, notes=notes)) == 1
+    counts = "2 .jpg, 1 .doc, 1 .gz, 1 .xls, 1 without a suffix"
+    assert notes.sentences() == [f"not read: {counts}; save .doc as .docx or PDF, .xls as .csv or PDF"]
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "reason"),
+    [
+        ("empty.txt", b" \n", "is empty"),
+        ("empty.eml", b"Subject: nothing else\n\n", "holds no text"),
+        ("broken.pdf", b"no PDF", "is no PDF file"),
+    ],
+)
+def test_a_file_without_text_says_so_in_plain_words(reader: ConfinedReader, name: str, contents: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        document_of(contents, name, reader)
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_folder_of_text_files(tmp_path: Path) -> None:
         Document("c.md.gz", "no heading here", "c"),
         Document("b/green_tea.txt", "Brew it cooler.", "green tea", {"folder": "b"}),
     ]
-    assert notes.sentences() == ["1 files are of a kind that is not read"]
+    assert notes.sentences() == ["not read: 1 .png"]
 
 
 def test_pairs_give_one_pair_per_relevant_document(small: Corpus) -> None:
@@ -130,3 +130,14 @@ def test_pairs_give_one_pair_per_relevant_document(small: Corpus) -> None:
 def test_on_error_takes_two_words(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected 'stop' or 'skip'"):
         Corpus.read(tmp_path, on_error="ignore")
+
+
+def test_a_path_that_does_not_exist_suggests_a_similar_one(tmp_path: Path) -> None:
+    write(tmp_path / "notes/a.txt", b"some words")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"nots: does not exist; did you mean '.*/notes'\?$"):
+        Corpus.read(tmp_path / "nots")
+    with pytest.raises(DataError, match=r"does not exist$"):
+        Corpus.read(tmp_path / "something else")
+    with pytest.raises(DataError, match=r"empty: the folder is empty$"):
+        Corpus.read(tmp_path / "empty")

@@ -217,7 +217,7 @@ def test_msmarco300k_follows_the_papers_construction(marco_folder: Path, run: An
     assert [entry["documents"] for entry in manifest["corpora"]] == [90, 3, 3, 3]  # only judged documents: 100 of 121
     everything = [*manifest["corpora"], *manifest["extra"]]
     assert sum(entry["test"] for entry in everything) == 20
-    assert '1 documents left out because "text" is empty' in outcome.stderr
+    assert '1 document left out because "text" is empty' in outcome.stderr
     document = Corpus.read(tmp_path / "s/d1").documents[0]
     assert document.text == f"Body of document {document.docid[1:]}" and document.title == f"Title {document.docid[1:]}"
 
@@ -227,7 +227,7 @@ def test_msmarco_a_query_with_documents_in_several_corpora_stands_once(marco_fol
         file.writelines(f"0 0 D{i} 1\n" for i in range(0, 100))  # query 0 points at every document
         file.write("9999 0 D1 1\n")
     outcome = run("data", "msmarco300k", "--raw", marco_folder, "-o", "s", "--chunk", "3")
-    assert "1 judgements name unknown queries and were left out" in outcome.stderr
+    assert "1 judgement names unknown queries and was left out" in outcome.stderr
     homes = [
         name for name in ("d0", "d1", "d2", "d3", "tune") for query in Corpus.read(tmp_path / "s" / name).queries if query.queryid == "ms-0"
     ]
@@ -288,7 +288,7 @@ def test_irds_applies_our_rules_to_what_it_reads(tmp_path: Path) -> None:
     request = Request(max_unknown=2)
     stream = build_stream("irds:promptdsi-strict", request, new=0)
     assert [document.docid for document in stream.corpora[0].documents] == ["d1"]
-    assert any("documents left out because holds a NUL" in sentence for sentence in request.notes.sentences())
+    assert any("document left out because holds a NUL" in sentence for sentence in request.notes.sentences())
 
 
 def test_every_source_is_found_without_being_listed() -> None:

@@ -69,7 +69,7 @@ def test_after_purge_no_byte_of_the_document_is_left(tmp_path: Path, backbone: s
     assert MARK.encode() not in left.lower() and not any(row in left for row in rows)
     assert subprocess.run(["grep", "-r", "-i", "-a", MARK, str(place)], capture_output=True, check=False).returncode == 1
     assert {hit.docid: hit.score for hit in index.search("bread", k=100)} == others
-    assert manifest.kind == "purge" and manifest.event == {"documents": 5}  # the audit line: how many, never which
+    assert manifest.kind == "purge" and manifest.event == {"documents": 4, "versions": 5}  # the audit line: how many, never which
     assert index.verify().problems == []
     for generation in range(1, index.generation + 1):  # every generation still opens, without the documents
         earlier = Index.open(place, at=generation, device="cpu")
@@ -97,13 +97,44 @@ def test_purge_without_names_takes_the_deleted_ones(tmp_path: Path, backbone: st
     index = grown(tmp_path / "index", backbone)
     index.delete(f"{MARK}-0")
     manifest = index.purge()
-    assert manifest.event == {"documents": 2}  # the deleted document and the version that was replaced
+    assert manifest.event == {"documents": 1, "replaced": 1}  # the deleted document, and a version of one that stays
     assert index.get(f"{MARK}-2").text.endswith("has moved.") and f"{MARK} of number 2".encode() not in bytes_of(tmp_path / "index")
     with pytest.raises(PromptDSIError, match="no deleted document is left to purge"):
         index.purge()
     with pytest.raises(DataError, match="holds no document 'nobody'"):
         index.purge("nobody")
     assert Store(tmp_path / "index").current() == manifest.number
+
+
+def test_purge_erases_from_the_right_folder_of_a_sync(tmp_path: Path, backbone: str) -> None:
+    """Corpora that arrived in one generation have equal positions, and where their contents are equal, one file."""
+    index = small.create(tmp_path / "index", Corpus([Document("own", "A document of its own.")], name="own"), backbone, effort="quick")
+    for name, text in {
+        "left/a.txt": "kettle",
+        "left/b.txt": "violin",
+        "right/a.txt": "old glacier",
+        "right/b.txt": "green orchard",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"The {text} stands near the harbour.")
+    index.sync([tmp_path / "left", tmp_path / "right"], fast=True)
+    index.purge("left/a.txt")
+    index.purge("right/b.txt")
+    assert {hit.docid for hit in index.search("harbour", k=9)} == {"own", "left/b.txt", "right/a.txt"}
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.txt").write_text("The same lantern twice.")
+    index.sync([tmp_path / "here", tmp_path / "there"], fast=True)
+    with pytest.raises(DataError, match=r"'here/same.txt' and 'there/same.txt' arrived together with the same text: purge both"):
+        index.purge("here/same.txt")
+    assert index.purge(["here/same.txt", "there/same.txt"]).event == {"documents": 2} and not index.verify().problems
+
+
+def test_every_version_of_a_document_is_counted(tmp_path: Path, backbone: str) -> None:
+    index = small.create(tmp_path / "index", Corpus([Document("a", "A first text."), Document("b", "Another.")], name="d0"), backbone)
+    index.add(Corpus([Document("a", "A second text.")], name="d1"), update=True, fast=True)
+    assert index.purge("a").event == {"documents": 1, "versions": 2} and not index.manifest.trains_model
+    assert not index.verify().problems
 
 
 def test_purge_keeps_nothing_of_earlier_crashes(place: Path, corpora: list[Corpus]) -> None:

@@ -167,6 +167,33 @@ def test_what_is_new_is_trained_like_any_corpus(empty: Index, folder: Path) -> N
     assert not empty.verify().problems
 
 
+def test_a_folder_inside_or_around_a_followed_one_is_refused(empty: Index, folder: Path) -> None:
+    empty.sync(folder, fast=True)
+    with pytest.raises(UsageError, match=r"inner lies inside .*notes, which the index follows already"):
+        empty.sync(folder / "inner", fast=True)
+    with pytest.raises(UsageError, match=r"contains .*notes, which the index follows already"):
+        empty.sync(folder.parent, fast=True)
+    assert empty.generation == 2
+    empty.delete([f"notes/{name}" for name in NAMES])
+    assert len(empty.sync(folder / "inner", fast=True).added) == 2  # nothing of the other folder is left
+
+
+def test_deleting_or_adding_a_file_of_a_followed_folder_says_what_sync_will_do(empty: Index, folder: Path, run: Any) -> None:
+    empty.sync(folder, fast=True)
+    warning = "notes/a.txt is still in notes/: the next `promptdsi sync` adds it again\n"
+    deleted = run("delete", empty.path, "notes/a.txt", "own")
+    assert "2 documents deleted; `undelete` shows them again\n" in deleted.stderr and deleted.stderr.endswith(warning)
+    (folder / "b.md").unlink()
+    outcome = run("delete", empty.path, "notes/b.md", "--json")
+    assert '"still_in_folder": []' in outcome.stdout and "still in" not in outcome.stderr
+    assert run("purge", empty.path).stderr.endswith(f"3 documents erased from every generation\n{warning}")
+    added = run("add", empty.path, folder / "inner" / "a.txt", "--fast")
+    assert added.returncode == 0 and "a.txt lies in notes/, which the index follows: with `promptdsi sync` it is in" in added.stderr
+    assert "which the index follows" not in run("add", empty.path, folder.parent / "index" / "CURRENT").stderr
+    log = run("log", empty.path).stdout
+    assert " +4, fast " in log and " 3 documents " in log and "drift" not in log
+
+
 def test_the_command_says_what_changes(empty: Index, folder: Path, run: Any) -> None:
     outcome = run("sync", empty.path, folder, "--dry-run")
     assert "+ notes/a.txt" in outcome.stderr and "would be 4 added" in outcome.stderr

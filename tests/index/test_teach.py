@@ -86,9 +86,20 @@ def test_a_taught_document_of_a_folder_stays_in_step_with_it(backbone: str, tmp_
         (folder / f"{document.docid}.txt").write_text(document.text)
     index = small.create(tmp_path / "index", Corpus.read(folder), backbone, effort="quick")
     index.teach([(QUERY, "n03.txt")])
-    assert index.sync(folder, fast=True).unchanged == 6
+    report = index.sync(folder, fast=True)
+    assert report.unchanged == 6 and report.corrections_lost == 0
     (folder / "n03.txt").unlink()
     assert index.sync(folder, fast=True).deleted == ["n03.txt"]
+
+
+def test_a_new_text_has_not_learned_the_corrections_of_the_old(index: Index, run: Any, tmp_path: Path) -> None:
+    index.teach([(QUERY, "n03"), (QUERY, "later")])
+    (tmp_path / "new.jsonl").write_text('{"_id": "n03", "text": "Another text."}\n{"_id": "n04", "text": "And another."}\n')
+    outcome = run("add", index.path, "new.jsonl", "--update", "--fast")
+    assert "1 document had learned corrections, which its new text has not: teach them again" in outcome.stderr
+    index.refresh()
+    again = index.add(Corpus([Document("n03", "A third text.")], name="third"), update=True, fast=True)
+    assert again.corrections_lost == 0
 
 
 def test_corrections_that_push_away_others_are_refused(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
@@ -101,6 +112,8 @@ def test_corrections_that_push_away_others_are_refused(corpora: list[Corpus], ba
 def test_wrong_corrections_are_said(index: Index, run: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no document 'nowhere'"):
         index.teach([(QUERY, "nowhere")])
+    with pytest.raises(DataError, match=r"no document 'notes/n03' in generation 2; did you mean 'n03'\?"):
+        index.teach([(QUERY, "notes/n03")])
     with pytest.raises(UsageError, match="no correction"):
         index.teach([])
     with pytest.raises(UsageError, match="a query and the docid"):

@@ -69,7 +69,7 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
     assert repeated.fit(corpora[0]).search(QUERIES, k=100) == before  # a second fit starts again
     with pytest.raises(UsageError, match="k=0"):
         method.search(QUERIES, k=0)
-    with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):
+    with pytest.raises(UsageError, match="1 document is not in the index, 'nobody' first"):
         method.ranks(["x"], ["nobody"])
     with pytest.raises(DataError, match="holds no saved method"):
         type(method).load(tmp_path)

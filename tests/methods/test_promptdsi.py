@@ -331,7 +331,7 @@ def test_mistakes_are_said(quick: dict[str, Any], stream: list[Corpus], tmp_path
     method = new_method(quick, "none", **{"fit.epochs": 0}).fit(stream[0])
     with pytest.raises(UsageError, match="k=0"):
         method.search(["x"], k=0)
-    with pytest.raises(UsageError, match="1 documents are not in the index, 'nobody' first"):
+    with pytest.raises(UsageError, match="1 document is not in the index, 'nobody' first"):
         method.ranks(["x"], ["nobody"])
     assert method.search([]) == [] and len(method.ranks([], [])) == 0
     assert method.search("jet stream")[0] == method.search(["jet stream"])[0]  # one text is one query, not many letters

@@ -47,7 +47,14 @@ def test_errors_are_json_and_give_nothing_away(server: served.Served, path: Path
         ("POST", "/api/search", b'{"query": "tea"', "the body is not JSON: Expecting ',' delimiter at character 15", None),
         ("POST", "/api/search", b"[]", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs"),
         ("POST", "/api/search", b"", "the body is not a JSON object", "with the header Content-Type: application/json; see /docs"),
-        ("POST", "/api/search", b'{"q": "tea"}', "there is no field 'q'", "see /docs"),
+        (
+            "POST",
+            "/api/search",
+            b'{"q": "tea"}',
+            "there is no field 'q'; there are query, k, explain, min_confidence, where, at",
+            "see /docs",
+        ),
+        ("POST", "/api/search", b'{"query": "tea', "the body is not JSON: Unterminated string starting at character 10", None),
         ("GET", "/api/search?q=%20", b"", "q: is blank", "see /docs"),
         (
             "GET",

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from promptdsi.corpus.extract import Extract, check_archive, joined_pages, properties
 from promptdsi.corpus.file_kinds.web import decode_page, markdown_of
+from promptdsi.wording import agreeing
 
 NAME = "book"
 SUFFIXES = (".epub",)
@@ -35,4 +36,4 @@ def extract(contents: bytes) -> Extract:
     title, metadata = properties(title=facts.get("title"), author=facts.get("creator"), date=facts.get("date"))
     text, pages = joined_pages([chapter for chapter in chapters if chapter])
     missing = sum(name not in present for name in names)
-    return Extract(text, title, metadata, pages, [f"{missing} chapters are missing"] if missing else [])
+    return Extract(text, title, metadata, pages, [agreeing(missing, "chapters are missing")] if missing else [])

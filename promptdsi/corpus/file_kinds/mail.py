@@ -9,6 +9,7 @@ from typing import cast
 from promptdsi.corpus.decoding import decode_named
 from promptdsi.corpus.extract import Extract, properties
 from promptdsi.corpus.file_kinds.web import markdown_of
+from promptdsi.wording import counted
 
 NAME = "mail"
 SUFFIXES = (".eml",)
@@ -29,5 +30,5 @@ def extract(contents: bytes) -> Extract:
     headers += [f"Attachment: {name}" for name in names]
     date = getattr(message["Date"], "datetime", None)
     title, metadata = properties(title=message["Subject"], author=message["From"], date=date)
-    notes += [f"{len(names)} attachments not read ({', '.join(names[:3])})"] if names else []
+    notes += [f"{counted(len(names), 'attachment')} not read ({', '.join(names[:3])})"] if names else []
     return Extract("\n".join(headers) + "\n\n" + text.strip(), title, metadata, notes=notes)

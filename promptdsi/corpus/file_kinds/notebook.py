@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from promptdsi.corpus.extract import Extract
+from promptdsi.wording import counted
 
 NAME = "notebook"
 SUFFIXES = (".ipynb",)
@@ -27,7 +28,7 @@ def extract(contents: bytes) -> Extract:
             data = output.get("data", {})
             images += any(kind.startswith("image/") for kind in data)
             parts.append(_text(output.get("text", data.get("text/plain", ""))))
-    notes = [f"{images} images of output not read"] if images else []
+    notes = [f"{counted(images, 'image')} of output not read"] if images else []
     return Extract("\n\n".join(part for part in parts if part.strip("`\n ")), notes=notes)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from promptdsi.corpus.extract import Extract, joined_pages, properties
+from promptdsi.wording import counted
 
 NAME = "pdf"
 SUFFIXES = (".pdf",)
@@ -16,7 +17,7 @@ def extract(contents: bytes) -> Extract:
     try:
         file = pypdfium2.PdfDocument(contents)
     except pypdfium2.PdfiumError as error:
-        raise ValueError("is encrypted: remove its password first" if "assword" in str(error) else f"is no PDF file ({error})") from None
+        raise ValueError("is encrypted: remove its password first" if "assword" in str(error) else "is no PDF file") from None
     texts = []
     for number in range(len(file)):
         text = ""
@@ -30,4 +31,4 @@ def extract(contents: bytes) -> Extract:
     facts = file.get_metadata_dict()
     title, metadata = properties(title=facts.get("Title"), author=facts.get("Author"), date=facts.get("CreationDate"))
     empty = sum(not page for page in texts)
-    return Extract(text, title, metadata, pages, [f"{empty} pages without text"] if empty else [])
+    return Extract(text, title, metadata, pages, [f"{counted(empty, 'page')} without text"] if empty else [])

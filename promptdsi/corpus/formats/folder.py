@@ -66,7 +66,7 @@ def files_of(path: Path, notes: ReadNotes) -> Iterator[Path]:
         visited.add(real_parent)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         notes.count(
-            "links to folders were not followed",
+            "linked folders were not followed (--follow-links)",
             0 if notes.follow_links else sum(map(os.path.islink, (Path(parent, name) for name in folders))),
         )
         for name in sorted(names):
@@ -74,9 +74,11 @@ def files_of(path: Path, notes: ReadNotes) -> Iterator[Path]:
                 continue
             file = Path(parent, name)
             if os.path.islink(file) and not notes.follow_links:
-                notes.count("links to files were not followed")
-            elif not is_readable(name) or not os.path.isfile(file):
-                notes.count("files are of a kind that is not read")
+                notes.count("linked files were not followed (--follow-links)")
+            elif not is_readable(name):
+                notes.unread.note(name)
+            elif not os.path.isfile(file):
+                notes.count("files are pipes, sockets, devices or broken links and were not read")
             else:
                 yield file
 
