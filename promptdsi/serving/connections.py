@@ -59,10 +59,10 @@ class ClientConnection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self.headers_since, self.began = None, self.loop.time()  # from here uvicorn's own timer for idle connections runs
-        self.pipelined = self.pipelined + 1 if self.conn.trailing_data[0] else 0
+        self.pipelined = self.pipelined + 1 if self.conn.trailing_data[0].strip() else 0
         if self.pipelined > MAX_PIPELINED:
             self.transport.close()
-        self._postponed = self.flow.write_paused and not self.transport.is_closing()
+        self._postponed = (self.flow.write_paused or self.pipelined > 0) and not self.transport.is_closing()
         if not self._postponed:
             super().on_response_complete()
 
@@ -80,9 +80,8 @@ class ClientConnection(H11Protocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self.taken = self.loop.time()
-        if self._postponed:
-            self._postponed = False
-            super().on_response_complete()
+        if not self.pipelined:
+            self._begin_next()
 
     @property
     def answering(self) -> bool:
@@ -95,6 +94,11 @@ class ClientConnection(H11Protocol):
     def give_up(self) -> None:
         self.given_up = True
         self.transport.abort()  # to close it would wait until the client has read everything
+
+    def _begin_next(self) -> None:
+        if self._postponed and not self.flow.write_paused:
+            self._postponed = False
+            super().on_response_complete()
 
     def _connections(self) -> list[ClientConnection]:
         return [other for other in self.connections if isinstance(other, ClientConnection) and not other.given_up]
@@ -122,8 +126,9 @@ class ClientConnection(H11Protocol):
         self._unsent = max(self._unsent, unsent)
         if now - self.taken >= SECONDS_TO_TAKE or (self.headers_since is not None and now - self.headers_since >= SECONDS_FOR_HEADERS):
             self.give_up()
-        else:
-            self._timer = self.loop.call_later(SECONDS_BETWEEN_CHECKS, self._check)
+            return
+        self._timer = self.loop.call_later(SECONDS_BETWEEN_CHECKS, self._check)
+        self._begin_next()  # a request that was pipelined: no client that waits for its answers does that
 
 
 def refusal() -> bytes:

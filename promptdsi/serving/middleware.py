@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -25,6 +26,10 @@ from promptdsi.serving.service import Service
 log = logging.getLogger("promptdsi.serving")
 # These show nothing of the index: the page fetches its data later.
 PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/favicon.ico")
+HEALTH = ("/healthz", "/readyz", "/metrics")
+# Requests of one address that are answered at a time, where the others wait for their turn: a flood must not fill the event loop.
+# Searches and what has a body are not among them: they take slots, and beyond those are refused.
+TURNS = {"health": 2, "page": 2, "api": 8}
 SMALL = 64 << 10  # bytes of a body that are always received
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 HEADERS = {
@@ -49,12 +54,14 @@ class ServingMiddleware:
     def __init__(self, app: ASGIApp, *, service: Service, hosts: frozenset[str] | None) -> None:
         self.app, self.service, self.hosts = app, service, hosts
         self.active = Counter[str]()  # requests that are being computed, by address
+        self.turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()  # by address and kind
         self.receiving: dict[asyncio.Timeout, IncomingBody] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope.setdefault("state", {})["address"] = address = self._address(scope)
         started, status, request_id = time.perf_counter(), 0, secrets.token_hex(8)  # status 0 until the response has begun
 
         async def send_with_headers(message: Message) -> None:
@@ -82,7 +89,9 @@ class ServingMiddleware:
                 log.error("request %s failed", request_id, exc_info=error)
             if status:
                 raise
-            await send_error(response)
+            async with self._turn(address, "page"):
+                await asyncio.sleep(0)  # other work passes: refusals cost little, but there may be thousands
+                await send_error(response)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
@@ -90,23 +99,26 @@ class ServingMiddleware:
             self.service.metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. It takes a slot only while it is computed, not while its client sends or reads."""
-        address = self._address(scope)
-        scope.setdefault("state", {})["address"] = address
+        """Answer a request. It takes a slot or a turn only while it is computed, not while its client sends or reads."""
+        address = scope["state"]["address"]
         with contextlib.ExitStack() as slot:
 
             async def send_without_slot(message: Message) -> None:
                 slot.close()
                 await send(message)
 
-            # The page, health and metrics are answered however many other requests there are.
-            limited = not is_public(scope["path"]) and scope["path"] != "/metrics"
-            if limited:
+            if kind := kind_of(scope):
+                turn, body = self._turn(address, kind), b""
+                await turn.acquire()
+                slot.callback(turn.release)
+            else:
                 self._check_slots(address)
-            body = await self._read_body(scope, receive, address)
-            if limited:
+                body = await self._read_body(scope, receive, address)
                 slot.enter_context(self._slot(address))
             await run_until_disconnect(self.app, scope, body, receive, send_without_slot)
+
+    def _turn(self, address: str, kind: str) -> asyncio.Semaphore:
+        return self.turns.setdefault((address, kind), asyncio.Semaphore(TURNS[kind]))
 
     @contextlib.contextmanager
     def _slot(self, address: str) -> Iterator[None]:
@@ -149,7 +161,7 @@ class ServingMiddleware:
 
     async def _read_body(self, scope: Scope, receive: Receive, address: str) -> bytes:
         """The body, within its bounds of size and time; a declared length that is too large is refused before anything is read."""
-        if scope["method"] not in ("POST", "DELETE") or is_public(scope["path"]):
+        if scope["method"] not in ("POST", "DELETE"):
             return b""  # these routes take no body, so none is waited for
         limit, declared = self.service.limits.body, Headers(scope=scope).get("content-length", "0")
         hint = "ask for less at once, or send documents in several requests"
@@ -191,6 +203,15 @@ class ServingMiddleware:
 def is_public(path: str) -> bool:
     """Whether a path needs no token."""
     return path in PUBLIC or path.startswith("/page/")
+
+
+def kind_of(scope: Scope) -> str | None:
+    """The kind of a request that waits for its turn; None for one that takes a slot."""
+    if scope["path"] in HEALTH:
+        return "health"
+    if is_public(scope["path"]):
+        return "page"
+    return "api" if scope["method"] in ("GET", "HEAD") and scope["path"] != "/api/search" else None
 
 
 def writes(method: str, path: str) -> bool:

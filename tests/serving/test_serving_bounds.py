@@ -146,13 +146,13 @@ def test_too_many_requests_at_once_get_429(path: Path) -> None:
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
             slow.sendall(b"POST /api/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         served.wait_until(lambda: len(running.middleware.receiving) == 4)
-        assert running.client.get("/api/index").status_code == 200
+        assert running.client.get("/api/search?q=water").status_code == 200
         with running.middleware._slot("127.0.0.1"), running.middleware._slot("127.0.0.1"):  # as two that are being computed
-            answer = running.client.get("/api/index")
+            answer = running.client.get("/api/search?q=water")
             assert answer.status_code == 429 and answer.json()["error"]["code"] == "overloaded" and answer.headers["Retry-After"] == "1"
-            for path_of_health in ("/healthz", "/readyz", "/metrics"):
-                assert running.client.get(path_of_health).status_code == 200
-        assert running.client.get("/api/index").status_code == 200
+            for other in ("/healthz", "/readyz", "/metrics", "/", "/api/index"):
+                assert running.client.get(other).status_code == 200
+        assert running.client.get("/api/search?q=water").status_code == 200
 
 
 def test_a_queue_that_is_full_answers_429(path: Path) -> None:
