@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -60,24 +61,38 @@ async def send_slowly(connection: socket.socket, data: bytes, pause: float) -> N
 Attack = Callable[[socket.socket, float], Awaitable[None]]
 
 
-async def repeat(attack: Attack, port: int, until: float, pause: float, closed: Counter[str]) -> None:
-    """Attack on one connection after another, each begun when the server has closed the one before."""
-    while (left := until - time.monotonic()) > 0:
-        with contextlib.closing(connect(port)) as connection, contextlib.suppress(TimeoutError):
-            connection.setblocking(False)
-            async with asyncio.timeout(left):
-                with contextlib.suppress(ConnectionError):
-                    await attack(connection, pause)
-                closed[attack.__name__] += 1
+class Attackers(threading.Thread):
+    """So many of each attack at once, for so many seconds at most; `closed` counts the connections that the server closed."""
+
+    def __init__(self, port: int, seconds: float, *, pause: float, attacks: dict[Attack, int]) -> None:
+        super().__init__()
+        self.port, self.pause, self.attacks = port, pause, attacks
+        self.until = time.monotonic() + seconds
+        self.closed: Counter[str] = Counter()
+
+    def run(self) -> None:
+        asyncio.run(self._run_all())
+
+    def stop(self) -> None:
+        self.until = 0.0
+        self.join()
+
+    async def _run_all(self) -> None:
+        await asyncio.gather(*(self._repeat(attack) for attack, number in self.attacks.items() for _ in range(number)))
+
+    async def _repeat(self, attack: Attack) -> None:
+        """Attack on one connection after another, each begun when the server has closed the one before."""
+        while (left := self.until - time.monotonic()) > 0:
+            with contextlib.closing(connect(self.port)) as connection, contextlib.suppress(TimeoutError):
+                connection.setblocking(False)
+                async with asyncio.timeout(left):
+                    with contextlib.suppress(ConnectionError):
+                        await attack(connection, self.pause)
+                    self.closed[attack.__name__] += 1
 
 
 def run(port: int, seconds: float, *, pause: float, attacks: dict[Attack, int]) -> Counter[str]:
-    """Run so many of each attack at once; how often the server closed a connection of each."""
-    closed: Counter[str] = Counter()
-    until = time.monotonic() + seconds
-
-    async def main() -> None:
-        await asyncio.gather(*(repeat(attack, port, until, pause, closed) for attack, number in attacks.items() for _ in range(number)))
-
-    asyncio.run(main())
-    return closed
+    """Attack for so many seconds; how often the server closed a connection of each kind."""
+    attackers = Attackers(port, seconds, pause=pause, attacks=attacks)
+    attackers.run()
+    return attackers.closed
