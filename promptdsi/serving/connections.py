@@ -50,9 +50,9 @@ class ClientConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        answered = not self.answering
+        answered = not self.busy
         super().data_received(data)
-        if self.answering:
+        if self.busy:
             self.headers_since, self.began = None, self.loop.time() if answered else self.began
         elif self.headers_since is None:
             self.headers_since = self.loop.time()
@@ -84,12 +84,12 @@ class ClientConnection(H11Protocol):
             self._begin_next()
 
     @property
-    def answering(self) -> bool:
+    def busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def waits_for_client(self) -> bool:
-        return not self.answering or self.conn.their_state is h11.SEND_BODY or self.flow.write_paused
+        return not self.busy or self.conn.their_state is h11.SEND_BODY or self.flow.write_paused
 
     def give_up(self) -> None:
         self.given_up = True

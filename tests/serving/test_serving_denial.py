@@ -82,7 +82,7 @@ def test_the_next_request_begins_when_the_answer_before_is_taken(path: Path, mon
         )
         connection.sendall((request + body) * 8)
         reading = connection_of(running, connection)
-        served.wait_until(lambda: reading.flow.write_paused and not reading.answering)
+        served.wait_until(lambda: reading.flow.write_paused and not reading.busy)
         begun = running.server.server_state.total_requests
         assert running.search("water")["results"]
         time.sleep(0.2)
