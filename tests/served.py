@@ -17,6 +17,7 @@ import uvicorn
 
 from promptdsi.serving.access import Access
 from promptdsi.serving.app import create_app, listen, uvicorn_config
+from promptdsi.serving.middleware import ServingMiddleware
 
 READ, WRITE = "a-token-that-reads", "a-token-that-writes"
 WRITABLE = Access(write=WRITE, allow_write=True)
@@ -27,8 +28,16 @@ HEADERS = {"Authorization": f"Bearer {WRITE}"}
 class Served:
     """A running server: where it is, the application itself, and a client with the write token."""
 
-    def __init__(self, url: str, app: Any, client: httpx.Client) -> None:
-        self.url, self.app, self.client = url, app, client
+    def __init__(self, url: str, server: uvicorn.Server, client: httpx.Client) -> None:
+        self.url, self.server, self.client = url, server, client
+        self.app: Any = server.config.app
+
+    @property
+    def middleware(self) -> ServingMiddleware:
+        layer = self.app.middleware_stack
+        while not isinstance(layer, ServingMiddleware):
+            layer = layer.app
+        return layer
 
     @property
     def port(self) -> int:
@@ -63,7 +72,7 @@ def serving(path: Path, **options: Any) -> Iterator[Served]:
     try:
         with httpx.Client(base_url=url, headers=HEADERS, timeout=60) as client:
             ready(client)
-            yield Served(url, app, client)
+            yield Served(url, server, client)
     finally:
         server.should_exit = True
         thread.join(30)

@@ -23,6 +23,13 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option("--allow-host", help="Another host name to accept, as behind a proxy.", metavar="NAME")
     ] = None,
+    connections: Annotated[
+        int, typer.Option("--connections", min=8, help="Most connections at once; an address that is not loopback may have a quarter.")
+    ] = 512,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option("--proxy", help="Address of a reverse proxy, whose X-Forwarded-For tells clients apart.", metavar="ADDRESS"),
+    ] = None,
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
@@ -31,7 +38,7 @@ def serve(
     """Serve an index as a web page and a JSON API. Ctrl-C or SIGTERM ends it after running requests have been answered."""
     # Waiting threads must not occupy a core that a search needs: set before anything loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from promptdsi.serving.access import LOOPBACK, access_for
+    from promptdsi.serving.access import LOOPBACK, Limits, access_for, proxies_of
     from promptdsi.serving.app import LOCAL_HOSTS, create_app, run
     from promptdsi.serving.middleware import host_name
 
@@ -40,7 +47,8 @@ def serve(
     access = access_for(host, allow_write=allow_write, token_file=token_file)
     named = frozenset(host_name(name) for name in (host, *(allow_host or ())))
     hosts = LOCAL_HOSTS | named if LOOPBACK.fullmatch(host) else None
-    app = create_app(index, access=access, hosts=hosts, engine=engine, device=device, threads=threads)
+    limits = Limits(connections=connections, proxies=proxies_of(proxy or ()))
+    app = create_app(index, access=access, hosts=hosts, limits=limits, engine=engine, device=device, threads=threads)
 
     def listening(url: str) -> None:
         generated = access.write if allow_write and token_file is None else None

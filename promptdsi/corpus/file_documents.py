@@ -39,16 +39,17 @@ def is_readable(name: str) -> bool:
     return kind is not None and (not name.lower().endswith(".gz") or kind.NAME in IN_PROCESS)
 
 
-def document_of(contents: bytes, docid: str, reader: ConfinedReader) -> FileDocument:
+def document_of(contents: bytes, docid: str, reader: ConfinedReader, *, max_bytes: int | None = None) -> FileDocument:
     """The document of one file; ValueError says why it cannot be read. The docid is its path, which tells what kind of file it is."""
     if not is_readable(docid):
         raise ValueError(f"is no kind of file that is read: {', '.join(sorted(file_kinds()))}")
-    if len(contents) > MAX_FILE_BYTES:
-        raise ValueError(f"is larger than {MAX_FILE_BYTES >> 20} MiB; split it into documents")
+    max_bytes = max_bytes or MAX_FILE_BYTES
+    if len(contents) > max_bytes:
+        raise ValueError(f"is larger than {max_bytes >> 20} MiB; split it into documents")
     suffix = suffix_of(docid)
     kind = file_kinds()[suffix]
     if docid.lower().endswith(".gz"):
-        contents = _unpacked(contents)
+        contents = _unpacked(contents, max_bytes)
     extract: Extract = kind.extract(contents) if kind.NAME in IN_PROCESS else reader.extract(suffix, contents)
     text, title = _text_and_title(extract, docid, named=kind.NAME == "markdown")
     if not text.strip():
@@ -68,14 +69,14 @@ def document_of(contents: bytes, docid: str, reader: ConfinedReader) -> FileDocu
     return FileDocument(document, list(extract.notes))
 
 
-def _unpacked(contents: bytes) -> bytes:
+def _unpacked(contents: bytes, max_bytes: int) -> bytes:
     try:
         with gzip.open(io.BytesIO(contents)) as file:
-            unpacked = file.read(MAX_FILE_BYTES + 1)
+            unpacked = file.read(max_bytes + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"is not a whole gzip file ({error})") from None
-    if len(unpacked) > MAX_FILE_BYTES:
-        raise ValueError(f"unpacks to more than {MAX_FILE_BYTES >> 20} MiB; split it into documents")
+    if len(unpacked) > max_bytes:
+        raise ValueError(f"unpacks to more than {max_bytes >> 20} MiB; split it into documents")
     return unpacked
 
 

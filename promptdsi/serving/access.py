@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import re
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.serving.error_responses import APIError
 
 LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
+SHARES = 4  # one address may take a quarter of everything there is a limited number of
 LINE = re.compile(r"(read|write)\s+([!-~]{16,})")
 
 
@@ -44,11 +47,45 @@ class Access:
 
 @dataclass(frozen=True)
 class Limits:
-    """How large and how slow a request may be, and how many are answered at once."""
+    """How large and how slow a request may be, and how many connections, requests and bytes there are at once."""
 
     body: int = 8 << 20
     requests: int = 64
     body_seconds: float = 15.0
+    connections: int = 512
+    bodies: int = 128 << 20  # bytes of all bodies that are being received
+    unsent: int = 256 << 20  # bytes of all answers that clients have yet to read
+    proxies: frozenset[str] = frozenset()  # addresses of reverse proxies
+
+    def share(self, address: str, total: int) -> int:
+        """How much of a total one address may take. Behind a loopback address or a proxy there may be many clients."""
+        many = LOOPBACK.fullmatch(address) or address in map(network_of, self.proxies)
+        return total if many else max(1, total // SHARES)
+
+
+def network_of(address: str) -> str:
+    """What counts as one client: an IPv4 address, or the 64 bits that one IPv6 client has addresses of.
+
+    Examples
+    --------
+    >>> network_of("192.0.2.7"), network_of("::ffff:192.0.2.7"), network_of("2001:db8:1:2:3::4"), network_of("::1")
+    ('192.0.2.7', '192.0.2.7', '2001:db8:1:2::', '::1')
+    """
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address) or parsed.is_loopback:
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed) >> 64 << 64))
+
+
+def proxies_of(addresses: Iterable[str]) -> frozenset[str]:
+    """The addresses of reverse proxies, checked."""
+    try:
+        return frozenset(str(ipaddress.ip_address(address.strip("[]"))) for address in addresses)
+    except ValueError as error:
+        raise UsageError(f"--proxy: {error}; give the address from which the proxy connects, such as 172.17.0.1") from None
 
 
 def read_tokens(path: Path) -> dict[str, str]:

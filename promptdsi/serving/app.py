@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
+import json
+import re
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +25,25 @@ from fastapi.responses import FileResponse, HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from promptdsi import __version__
 from promptdsi.errors import PromptDSIError
 from promptdsi.serving import api_page, routes
 from promptdsi.serving.access import Access, Limits
+from promptdsi.serving.connections import ClientConnection
 from promptdsi.serving.error_responses import APIError
 from promptdsi.serving.middleware import ServingMiddleware
 from promptdsi.serving.schemas import ErrorResponse
 from promptdsi.serving.service import Service
 
-SECONDS_FOR_HEADERS = 10.0
 SECONDS_TO_DRAIN = 5  # for requests; background work gets the rest of the ten seconds within which the server ends
+SEND_BUFFER = 256 << 10  # bytes that the system takes for a client that does not read; otherwise several MiB
+OTHER_FILES = 128  # open files of a server beside its connections
+BACKLOG = 256  # connections that are accepted in one turn of the event loop
 MAX_THREADS = 8  # per batch by default; the index uses at most one per core
 PAGE = Path(__file__).parent / "page"
+HOST = re.compile(r"[A-Za-z0-9.:\[\]-]+")
+HOST_OF_EXAMPLES = "localhost:8000"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ERRORS = {
     400: "the index cannot do this, such as search with a condition that has no operator",
@@ -74,7 +81,8 @@ def create_app(
     `threads` compute a batch (default: one per core, at most eight).
     """
     service = Service(index, access or Access(), limits or Limits(), engine, device, threads or MAX_THREADS)
-    app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, docs_url=None, redoc_url=None)
+    pages: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # we have our own
+    app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, **pages)
     app.router.redirect_slashes = False
     app.state.service = service
     app.include_router(routes.reading, responses=error_responses(ERRORS))
@@ -82,6 +90,7 @@ def create_app(
     app.include_router(routes.health)
     app.add_api_route("/", get_page, include_in_schema=False)
     app.add_api_route("/docs", get_api_page, include_in_schema=False)
+    app.add_api_route("/openapi.json", get_api_description, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
     app.add_exception_handler(RequestValidationError, raise_validation_error)
     app.add_exception_handler(HTTPException, raise_http_error)
@@ -99,7 +108,23 @@ async def get_page() -> Response:
 
 
 async def get_api_page(request: Request) -> Response:
-    return HTMLResponse(api_page.render(request.app.openapi(), f"{request.url.scheme}://{request.url.netloc}"))
+    host = request.url.netloc if HOST.fullmatch(request.url.netloc) else HOST_OF_EXAMPLES
+    return HTMLResponse(rendered(request.app).replace(f"http://{HOST_OF_EXAMPLES}", f"{request.url.scheme}://{host}"))
+
+
+async def get_api_description(request: Request) -> Response:
+    return Response(description_of(request.app), media_type="application/json")
+
+
+# Anyone may ask for these two as often as they like, so they are made once.
+@functools.lru_cache(maxsize=1)
+def rendered(app: FastAPI) -> str:
+    return api_page.render(app.openapi(), f"http://{HOST_OF_EXAMPLES}")
+
+
+@functools.lru_cache(maxsize=1)
+def description_of(app: FastAPI) -> bytes:
+    return json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()
 
 
 # The middleware turns exceptions into responses; these two the framework would otherwise answer in a form of its own.
@@ -134,64 +159,42 @@ async def raise_http_error(request: Request, error: Exception) -> Response:
     raise APIError(error.status_code, code, message, "see /docs", headers)
 
 
-class HeaderTimeoutProtocol(H11Protocol):
-    """Closes connections whose headers do not arrive: a thousand slow clients are otherwise a thousand open files."""
-
-    _timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_timer()
-        elif self._timer is None:
-            self._start_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def on_response_complete(self) -> None:
-        self._stop_timer()  # from here uvicorn's own timer for idle connections runs
-        super().on_response_complete()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()  # a response that the client does not read would be kept for ever
-
-    def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(SECONDS_FOR_HEADERS, self.transport.close)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 def uvicorn_config(app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=HeaderTimeoutProtocol,
+        http=ClientConnection,
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # not a line for each request of a stranger that is no HTTP
         access_log=False,
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=15,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=SECONDS_TO_DRAIN,
     )
 
 
 def run(app: FastAPI, host: str, port: int, on_listening: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM, then finish the requests under way, within bounds."""
+    bound_connections(app.state.service)
     with closing(listen(host, port)) as listener, suppress(KeyboardInterrupt):  # uvicorn raises the signal again at its end
         on_listening(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
         uvicorn.Server(uvicorn_config(app)).run(sockets=[listener])
+
+
+def bound_connections(service: Service) -> None:
+    """No more connections than files can be open: a server that cannot open another answers nobody."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such bound
+        return
+    needed = 2 * service.limits.connections + OTHER_FILES  # each may have a file of the page open
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        service.limits = replace(service.limits, connections=max(1, (soft - OTHER_FILES) // 2))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -200,8 +203,9 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         listener.bind((host, port))
-        listener.listen(256)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PromptDSIError(f"cannot listen on {host} port {port}: {error.strerror}; give another with --host or --port") from None

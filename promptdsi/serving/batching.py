@@ -6,7 +6,9 @@ A batch is whatever arrived while the one before was computed, so a client that 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import itertools
+import math
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,7 @@ SECONDS_TO_ANSWER = 30.0
 class PendingSearch:
     """Queries of one request that wait to be computed together."""
 
+    address: str  # of the client
     index: Index
     requests: Sequence[SearchRequest]
     results: asyncio.Future[list[SearchResult]]
@@ -38,35 +41,45 @@ class Batcher:
     """A bounded queue of searches, and the two workers that compute them batch by batch.
 
     The second worker takes over what has waited while a batch takes long. A large request is split, with one part
-    in the queue at a time, so that small requests pass between its parts.
+    in the queue at a time, so that small requests pass between its parts. Addresses take turns, so that a client waits for
+    its own requests and not for another's.
     """
 
-    def __init__(self, *, observe: Callable[[int], None]) -> None:
+    def __init__(self, *, observe: Callable[[int], None], share: Callable[[str, int], int]) -> None:
         self.observe = observe  # called with the size of every batch
+        self.share = share  # how many of all places in the queue an address may take
         self.max_waiting = MAX_WAITING
-        self.depth = 0  # queries that wait or are being computed
-        self._queue: deque[PendingSearch] = deque()
+        self.waiting = Counter[str]()  # queries that wait or are being computed, by address
+        self._queues: OrderedDict[str, deque[PendingSearch]] = OrderedDict()  # by address; first whose turn it is
         self._arrived = asyncio.Event()
         self._main, self._relief = Worker("serve-search"), Worker("serve-relief")
 
-    async def search(self, index: Index, requests: Sequence[SearchRequest]) -> list[SearchResult]:
+    @property
+    def depth(self) -> int:
+        """Queries that wait or are being computed."""
+        return self.waiting.total()
+
+    async def search(self, index: Index, requests: Sequence[SearchRequest], *, address: str = "") -> list[SearchResult]:
         """The results of a request's queries; refused at once where too many wait already."""
-        if self.depth and self.depth + len(requests) > self.max_waiting * (2 if len(requests) <= FEW else 1):
-            raise overloaded("too many queries are waiting")
-        self.depth += len(requests)
+        most = self.max_waiting * (2 if len(requests) <= FEW else 1)
+        for waiting, bound in ((self.depth, most), (self.waiting[address], self.share(address, most))):
+            if waiting and waiting + len(requests) > bound:
+                raise overloaded("too many queries are waiting")
+        self.waiting[address] += len(requests)
         size = max(1, BATCH_COST // max(map(cost, requests)))
         loop, results = asyncio.get_running_loop(), list[SearchResult]()
         try:
             async with asyncio.timeout(SECONDS_TO_ANSWER):
                 for first in range(0, len(requests), size):
-                    pending = PendingSearch(index, requests[first : first + size], loop.create_future(), loop.time())
-                    self._queue.append(pending)
+                    pending = PendingSearch(address, index, requests[first : first + size], loop.create_future(), loop.time())
+                    self._queues.setdefault(address, deque()).append(pending)
                     self._arrived.set()
                     results += await pending.results
         except TimeoutError:
             raise APIError(503, "timeout", "the search took too long", "try again, or ask for less at once") from None
         finally:
-            self.depth -= len(requests)
+            self.waiting[address] -= len(requests)
+            self.waiting += Counter()  # forgets addresses without a query
         return results
 
     async def run(self) -> None:
@@ -76,7 +89,7 @@ class Batcher:
             group.create_task(self._run_relief())
 
     async def close(self) -> None:
-        for pending in self._queue:
+        for pending in itertools.chain(*self._queues.values()):
             pending.results.cancel()
         await asyncio.gather(self._main.close(), self._relief.close())
 
@@ -92,7 +105,8 @@ class Batcher:
         while True:
             await self._arrived.wait()
             await asyncio.sleep(SECONDS_TO_RELIEF)
-            if self._queue and asyncio.get_running_loop().time() - self._queue[0].since >= SECONDS_TO_RELIEF:
+            since = min((queue[0].since for queue in self._queues.values()), default=math.inf)
+            if asyncio.get_running_loop().time() - since >= SECONDS_TO_RELIEF:
                 await self._compute_next(self._relief)
 
     async def _compute_next(self, worker: Worker) -> int:
@@ -110,19 +124,25 @@ class Batcher:
         return len(batch)
 
     def _take(self) -> list[PendingSearch]:
-        """The first searches of the queue that are for the same generation; those of disconnected clients are dropped."""
+        """Searches for the same generation, from each address in turn; those of disconnected clients are dropped."""
         batch: list[PendingSearch] = []
-        total = 0
-        while self._queue:
-            first = self._queue[0]
-            if first.results.done():
-                self._queue.popleft()
+        total, turns = 0, deque(self._queues)
+        while turns:
+            address = turns.popleft()
+            queue = self._queues[address]
+            while queue and queue[0].results.done():
+                queue.popleft()
+            if not queue:
+                del self._queues[address]
                 continue
-            total += sum(map(cost, first.requests))
-            if batch and (first.index is not batch[0].index or total > BATCH_COST):
-                break
-            batch.append(self._queue.popleft())
-        if not self._queue:
+            size = sum(map(cost, queue[0].requests))
+            if batch and (queue[0].index is not batch[0].index or total + size > BATCH_COST):
+                continue  # its turn comes first in the next batch
+            batch.append(queue.popleft())
+            total += size
+            self._queues.move_to_end(address)
+            turns.append(address)
+        if not self._queues:
             self._arrived.clear()
         return batch
 

@@ -6,20 +6,31 @@ A plain ASGI middleware: it reads the body itself, within bounds, before any oth
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from promptdsi.serving.access import network_of
 from promptdsi.serving.error_responses import APIError, overloaded, to_api_error
 from promptdsi.serving.service import Service
 
 log = logging.getLogger("promptdsi.serving")
-HEALTH = ("/healthz", "/readyz")  # answered however many other requests there are
-PUBLIC = ("/", *HEALTH, "/docs", "/openapi.json", "/favicon.ico")  # show nothing of the index: the page fetches its data later
+# These show nothing of the index: the page fetches its data later.
+PUBLIC = ("/", "/healthz", "/readyz", "/docs", "/openapi.json", "/favicon.ico")
+HEALTH = ("/healthz", "/readyz", "/metrics")
+# Requests of one address that are answered at a time, where the others wait for their turn: a flood must not fill the event loop.
+# Searches and what has a body are not among them: they take slots, and beyond those are refused.
+TURNS = {"health": 2, "page": 2, "api": 8}
+SMALL = 64 << 10  # bytes of a body that are always received
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -30,17 +41,27 @@ HEADERS = {
 }
 
 
+class IncomingBody(NamedTuple):
+    """A body that is being received, and from where."""
+
+    address: str
+    body: bytearray
+
+
 class ServingMiddleware:
     """Wraps the application. `hosts` are the host names the server answers to; None means any."""
 
     def __init__(self, app: ASGIApp, *, service: Service, hosts: frozenset[str] | None) -> None:
         self.app, self.service, self.hosts = app, service, hosts
-        self.active = 0
+        self.active = Counter[str]()  # requests that are being computed, by address
+        self.turns: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()  # by address and kind
+        self.receiving: dict[asyncio.Timeout, IncomingBody] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope.setdefault("state", {})["address"] = address = self._address(scope)
         started, status, request_id = time.perf_counter(), 0, secrets.token_hex(8)  # status 0 until the response has begun
 
         async def send_with_headers(message: Message) -> None:
@@ -68,7 +89,9 @@ class ServingMiddleware:
                 log.error("request %s failed", request_id, exc_info=error)
             if status:
                 raise
-            await send_error(response)
+            async with self._turn(address, "page"):
+                await asyncio.sleep(0)  # other work passes: refusals cost little, but there may be thousands
+                await send_error(response)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
@@ -76,15 +99,50 @@ class ServingMiddleware:
             self.service.metrics.seconds.labels(route).observe(time.perf_counter() - started)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request in one of the slots for requests that are answered at once."""
-        if self.active >= self.service.limits.requests and scope["path"] not in HEALTH:
-            raise overloaded("too many requests are being answered")
-        self.active += 1
+        """Answer a request. It takes a slot or a turn only while it is computed, not while its client sends or reads."""
+        address = scope["state"]["address"]
+        with contextlib.ExitStack() as slot:
+
+            async def send_without_slot(message: Message) -> None:
+                slot.close()
+                await send(message)
+
+            if kind := kind_of(scope):
+                turn, body = self._turn(address, kind), b""
+                await turn.acquire()
+                slot.callback(turn.release)
+            else:
+                self._check_slots(address)
+                body = await self._read_body(scope, receive, address)
+                slot.enter_context(self._slot(address))
+            await run_until_disconnect(self.app, scope, body, receive, send_without_slot)
+
+    def _turn(self, address: str, kind: str) -> asyncio.Semaphore:
+        return self.turns.setdefault((address, kind), asyncio.Semaphore(TURNS[kind]))
+
+    @contextlib.contextmanager
+    def _slot(self, address: str) -> Iterator[None]:
+        """One of the slots for requests that are computed at once."""
+        self._check_slots(address)
+        self.active[address] += 1
         try:
-            body = await self._read_body(scope, receive)
-            await run_until_disconnect(self.app, scope, body, receive, send)
+            yield
         finally:
-            self.active -= 1
+            self.active[address] -= 1
+            self.active += Counter()  # forgets addresses without a request
+
+    def _check_slots(self, address: str) -> None:
+        limits = self.service.limits
+        if self.active.total() >= limits.requests or self.active[address] >= limits.share(address, limits.requests):
+            raise overloaded("too many requests are being answered")
+
+    def _address(self, scope: Scope) -> str:
+        """Whom a request counts for: its sender, or whom a proxy sends it for."""
+        peer = scope["client"][0].removeprefix("::ffff:") if scope.get("client") else ""
+        if peer in self.service.limits.proxies:
+            # The last entry is the proxy's; those before it may be anybody's invention.
+            peer = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).rpartition(",")[2].strip() or peer
+        return network_of(peer)
 
     def _check(self, scope: Scope) -> None:
         """Raise unless host, origin and token are right; nothing of the body has been read yet."""
@@ -96,14 +154,14 @@ class ServingMiddleware:
         if origin is not None and origin.partition("://")[2] != host:
             raise APIError(403, "foreign_origin", "requests from other sites are not answered")
         path = scope["path"]
-        if path not in PUBLIC and not path.startswith("/page/"):
+        if not is_public(path):
             if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
                 raise APIError(403, "foreign_origin", "requests from other sites are not answered")
             self.service.access.check(headers.get("authorization"), writing=writes(scope["method"], path))
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive, address: str) -> bytes:
         """The body, within its bounds of size and time; a declared length that is too large is refused before anything is read."""
-        if scope["method"] not in ("POST", "DELETE") or scope["path"] in PUBLIC:
+        if scope["method"] not in ("POST", "DELETE"):
             return b""  # these routes take no body, so none is waited for
         limit, declared = self.service.limits.body, Headers(scope=scope).get("content-length", "0")
         hint = "ask for less at once, or send documents in several requests"
@@ -112,7 +170,8 @@ class ServingMiddleware:
             raise too_large
         body, more = bytearray(), True
         try:
-            async with asyncio.timeout(self.service.limits.body_seconds):
+            async with asyncio.timeout(self.service.limits.body_seconds) as deadline:
+                self.receiving[deadline] = IncomingBody(address, body)
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -121,9 +180,38 @@ class ServingMiddleware:
                     more = message.get("more_body", False)
                     if len(body) > limit:
                         raise too_large
+                    if len(body) > SMALL:
+                        self._bound_bodies()
         except TimeoutError:
             raise APIError(408, "slow", "the body did not arrive in time", headers={"Connection": "close"}) from None
+        finally:
+            self.receiving.pop(deadline, None)
         return bytes(body)
+
+    def _bound_bodies(self) -> None:
+        """Where bodies take too much memory, stop receiving the oldest of the address that sends most."""
+        sizes = Counter[str]()
+        for address, body in self.receiving.values():
+            sizes[address] += len(body)
+        if sizes.total() > self.service.limits.bodies:
+            most = sizes.most_common(1)[0][0]
+            oldest = next(deadline for deadline, (address, body) in self.receiving.items() if address == most and len(body) > SMALL)
+            del self.receiving[oldest]
+            oldest.reschedule(asyncio.get_running_loop().time())
+
+
+def is_public(path: str) -> bool:
+    """Whether a path needs no token."""
+    return path in PUBLIC or path.startswith("/page/")
+
+
+def kind_of(scope: Scope) -> str | None:
+    """The kind of a request that waits for its turn; None for one that takes a slot."""
+    if scope["path"] in HEALTH:
+        return "health"
+    if is_public(scope["path"]):
+        return "page"
+    return "api" if scope["method"] in ("GET", "HEAD") and scope["path"] != "/api/search" else None
 
 
 def writes(method: str, path: str) -> bool:

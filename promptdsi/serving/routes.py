@@ -16,8 +16,6 @@ from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
 
 from promptdsi import __version__
-from promptdsi.corpus.confined import ConfinedReader
-from promptdsi.corpus.file_documents import FileDocument, document_of
 from promptdsi.index.index import Index
 from promptdsi.index.results import Location, SearchRequest
 from promptdsi.serving import document_bodies, schemas
@@ -48,12 +46,11 @@ health = APIRouter(tags=["health"])
 
 
 @reading.post("/api/search", response_model=schemas.SearchResponse)
-async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
+async def search(body: schemas.SearchBody, service: ServiceDep, request: Request) -> Response:
     """Search for one query or many. Queries that arrive at the same time are encoded in one batch."""
     index = await service.live.at(body.at)
-    results = await service.batcher.search(
-        index, [SearchRequest(query, body.k, body.explain, body.min_confidence, tuple(body.where)) for query in body.queries]
-    )
+    requests = [SearchRequest(query, body.k, body.explain, body.min_confidence, tuple(body.where)) for query in body.queries]
+    results = await service.batcher.search(index, requests, address=request.state.address)
 
     def to_json() -> bytes:
         entries = [
@@ -69,6 +66,7 @@ async def search(body: schemas.SearchBody, service: ServiceDep) -> Response:
 @reading.get("/api/search", response_model=schemas.SearchResponse)
 async def search_by_url(
     service: ServiceDep,
+    request: Request,
     q: Annotated[schemas.QueryText, Query(description="the query")],
     k: Annotated[int, Query(ge=1, le=schemas.MAX_K, description="number of hits")] = 10,
     explain: Annotated[bool, Query(description="explain the rank of each hit")] = False,
@@ -77,7 +75,8 @@ async def search_by_url(
     at: At = None,
 ) -> Response:
     """Search for one query, given in the URL; the response is that of the same search by POST."""
-    return await search(schemas.SearchBody(query=q, k=k, explain=explain, min_confidence=min_confidence, where=where, at=at), service)
+    body = schemas.SearchBody(query=q, k=k, explain=explain, min_confidence=min_confidence, where=where, at=at)
+    return await search(body, service, request)
 
 
 @reading.get("/api/facets", response_model=schemas.FacetsResponse)
@@ -211,17 +210,7 @@ async def read_file(
     name: Annotated[schemas.Docid, Query(description="the file's name, whose suffix tells its kind", examples=["tea.pdf"])],
 ) -> Fields:
     """The document that a file is read as, by the same reader as `promptdsi add`; nothing is stored. The body is the file."""
-    contents = await request.body()
-
-    def read() -> FileDocument:
-        with ConfinedReader() as reader:
-            return document_of(contents, name, reader)
-
-    try:
-        async with service.reading_files:
-            document, notes = await asyncio.to_thread(read)
-    except ValueError as error:
-        raise APIError(422, "file", f"the file {name[:80]} {error}", "nothing was added") from None
+    document, notes = await service.uploads.read(name, await request.body())
     return {"document": document._asdict(), "notes": notes}
 
 

@@ -16,6 +16,7 @@ from promptdsi.serving.access import Access, Limits
 from promptdsi.serving.batching import Batcher
 from promptdsi.serving.jobs import Jobs
 from promptdsi.serving.live_index import LiveIndex
+from promptdsi.serving.uploads import UploadReader
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -45,9 +46,9 @@ class Service:
         self.access, self.limits = access, limits
         self.live = live = LiveIndex(path, engine=engine, device=device, threads=threads)
         self.metrics, self.jobs = Metrics(), Jobs(live, device=device)
-        self.batcher = Batcher(observe=self.metrics.batches.observe)
+        self.batcher = Batcher(observe=self.metrics.batches.observe, share=limits.share)
         self.tasks: list[asyncio.Task[None]] = []
-        self.reading_files = asyncio.Semaphore(1)  # one child at a time: each may take as much memory as a server has
+        self.uploads = UploadReader(limits.body)
         gauge = self.metrics.gauge
         gauge("queue_queries", "Queries that wait or are being computed", lambda: self.batcher.depth)
         gauge("jobs_open", "Additions that wait or run", lambda: len(self.jobs.open_corpora()))
@@ -67,7 +68,7 @@ class Service:
             for task in self.tasks:
                 task.cancel()
             await asyncio.gather(self.jobs.close(), *self.tasks, return_exceptions=True)
-            await asyncio.gather(self.batcher.close(), self.live.close())
+            await asyncio.gather(self.batcher.close(), self.live.close(), self.uploads.close())
 
     @property
     def broken(self) -> bool:
