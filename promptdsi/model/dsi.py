@@ -56,14 +56,20 @@ class DSI(QueryPath, nn.Module):
     @torch.no_grad()
     def enter(self, tokens: Tokens) -> Tensor:
         """The states entering the first prompted layer (B, T, D): no dropout, no gradient, so they can be cached."""
-        return self.encoder.run(self.encoder.embed(tokens), tokens, last=min(self.strategy.prompt_layers) - 1)
+        with self._full_precision():
+            return self.encoder.run(self.encoder.embed(tokens), tokens, last=min(self.strategy.prompt_layers) - 1)
 
     @torch.no_grad()
     def selection_vector(self, tokens: Tokens, entering: Tensor) -> Tensor:
-        return super().selection_vector(tokens, entering)  # type: ignore[no-any-return]
+        with self._full_precision():
+            return super().selection_vector(tokens, entering)  # type: ignore[no-any-return]
+
+    def _full_precision(self) -> torch.autocast:
+        """Training and search must choose the same prompts, whether or not they compute in bfloat16."""
+        return torch.autocast(self.device.type, enabled=False)
 
     def select(self, query: Tensor) -> Selection:
-        with torch.autocast(query.device.type, enabled=False):  # in full precision: training and search must choose the same prompts
+        with self._full_precision():
             return super().select(query.float() if query.dtype in (torch.bfloat16, torch.float16) else query)
 
     def run_upper(self, entering: Tensor, tokens: Tokens, selection: Selection | None) -> Tensor:

@@ -15,9 +15,9 @@ from all_strategies import ALL
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, TorchEncoder
 from promptdsi.model.config import PROMPT_LAYERS
 from promptdsi.model.dsi import DSI
-from promptdsi.model.path import Ids, Tokenized
 from promptdsi.model.prompts import make_strategy, strategies
 from promptdsi.model.prompts.strategy import ArrayPool
+from promptdsi.model.tokenizer import Ids, Tokenized
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
