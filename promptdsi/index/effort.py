@@ -34,6 +34,8 @@ LEVELS = [what["learn"] for what in EFFORTS.values()]
 
 def create(store: Store, corpus: Corpus, method: PromptDSI, effort: str | None, options: Options) -> Report:
     """Train a new index; where everything is trained it can be searched before."""
+    if method.strategy().reselect_per_layer:
+        raise UsageError("an index chooses prompts once per query; reselect_per_layer is for promptdsi bench alone, which runs it in torch")
     if effort == "full":
         return create_in_stages(store, corpus, method, options)
     return update.create(store, corpus, method, replace(options, fast=effort == "quick"))

@@ -118,6 +118,11 @@ class PromptDSI(DSIMethod):
             self.freeze()
         return self
 
+    def check(self) -> None:
+        super().check()
+        if self.selection == "two-pass" and self.strategy().reselect_per_layer:
+            raise UsageError("reselect_per_layer chooses prompts within one pass: it needs selection=single")
+
     def freeze(self) -> None:
         super().freeze()
         self.model_.strategy.freeze()

@@ -161,9 +161,9 @@ def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
 class Selection(NamedTuple):
     """What a strategy chose for a batch.
 
-    `prefix` is (B, L, 2, P, D), or None for no prompt; `ids` (B,) is the prompt each query chose (NO_PROMPT where it goes without) and
-    `similarity` (B,) the cosine of its key; `loss` pulls keys to queries (0 where keys do not learn so); `hidden` (B,) marks queries that
-    go without a prompt.
+    `prefix` is (B, L, 2, P, D), or None for no prompt; `ids` (B,) is the prompt each query chose, of several the nearest (NO_PROMPT where
+    it goes without), and `similarity` (B,) the cosine of its key; `loss` pulls keys to queries (0 where keys do not learn so); `hidden`
+    (B,) marks queries that go without a prompt.
     """
 
     prefix: Any | None

@@ -87,6 +87,13 @@ def test_vectors_are_the_models_with_every_option(strategy: str, options: dict[s
     np.testing.assert_allclose(engine_of(model).encode(QUERIES).vectors, expected(model, QUERIES), atol=2e-6)
 
 
+@pytest.mark.parametrize("keywords", [{}, {"selection": "two-pass"}, {"prefix_space": "pre"}], ids=["one pass", "two passes", "before"])
+@pytest.mark.parametrize("strategy", ["l2p", "topic"])
+def test_vectors_are_the_models_with_several_prompts(strategy: str, keywords: dict[str, Any]) -> None:
+    model = tiny.begun(strategy, options={"top_k": 2, "prompt_layers": (1, 3)}, **keywords)
+    np.testing.assert_allclose(engine_of(model).encode(QUERIES).vectors, expected(model, QUERIES), atol=2e-6)
+
+
 def test_the_choice_is_the_models() -> None:
     model = tiny.begun("s++", options={"null_prompt": True})
     engine, tokens = engine_of(model), tiny.Tokens(torch.tensor([[5, 6, 7]]))

@@ -215,3 +215,12 @@ def test_tiny_is_enough_for_a_single_document(tmp_path: Path) -> None:
     assert index.search("tea") == [] and len(index) == 0
     index.add(extra("water tea"))
     assert [hit.docid for hit in index.search("tea")] == ["extra-0"]
+
+
+def test_what_the_query_engine_cannot_do_is_refused_at_create(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
+    options = {"prompt_layers": [1, 2], "reselect_per_layer": True}
+    with pytest.raises(UsageError, match="reselect_per_layer is for promptdsi bench alone"):
+        small.create(tmp_path / "index", corpora[0], backbone, prompts="l2p", prompt_options=options)
+    assert not (tmp_path / "index").exists()
+    with pytest.raises(UsageError, match="it needs selection=single"):
+        small.method("promptdsi", backbone, prompts="l2p", prompt_options=options, selection="two-pass").check()
