@@ -71,6 +71,7 @@ class UnfinishedRun:
         if time.monotonic() - self._saved < checkpoint.SECONDS_BETWEEN_CHECKPOINTS:
             return
         step = max(map(int, stages.ranks))
+        shutil.rmtree(self.folder / f"step-{step}", ignore_errors=True)  # of a save that was killed, or of a run with other code
         method.save(self.folder / f"step-{step}")
         with atomic_write(self.folder / "stages.json") as file:
             file.write(SavedStages(identity=self.identity, step=step, stages=stages).model_dump_json().encode("utf-8"))

@@ -33,7 +33,7 @@ from promptdsi.model.path import Numbers
 from promptdsi.model.tokenizer import Ids, Tokenizer, lengths_of
 from promptdsi.progress import Progress, silent
 from promptdsi.training.checkpoint import checksum_of
-from promptdsi.training.distributed import join
+from promptdsi.training.distributed import is_leading, join
 from promptdsi.training.encoding import autocast, encode_batches, encode_with
 from promptdsi.training.examples import TrainingPair, training_pairs_of
 from promptdsi.training.training import Group, Training, TrainingLog, train
@@ -72,7 +72,7 @@ class DPR(VectorSearch, Method):
 
     def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train both towers on D0, freeze them, and encode D0's documents."""
-        if join().size > 1:
+        if not is_leading() and join().size > 1:
             raise UsageError("dpr trains in one process: start it without torchrun")
         loss = ranking_loss(self.encoding.scale)  # first, because it fails at once when its library is missing
         self.start(load_backbone(self.backbone, offline=self.offline))

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,15 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import UsageError
+from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
+from promptdsi.model.encoder import encoder_from
 from promptdsi.model.path import Encoded, Numbers, unit
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.prompts import make_strategy
+from promptdsi.model.tokenizer import TokenIds, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.checkpoint import checksum_of
-from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
+from promptdsi.training.distributed import ShardedRows, World, gather, is_leading, join, receive_work, send_work, sum_gradients
 from promptdsi.training.encoding import LowerStates, autocast, query_vectors
 from promptdsi.training.examples import Examples
 from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, distance_from, log_sum_over_old
@@ -61,16 +65,18 @@ def learn_everything(
 ) -> TrainingLog:
     """Train every weight of the encoder that learns, and the newest block of rows, on (query → document), by cross-entropy over all rows.
 
-    Under torchrun the processes share the work; every one ends with the complete model.
+    Under torchrun the processes share the work, where all rows train; every one ends with the complete model.
     """
-    world = join()
+    world = join() if len(model.rows.blocks) == 1 else World()  # frozen rows are not sharded
     model.train()
     device = model.device
     targets = examples.targets.to(device)
     encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters() if weight.requires_grad}
-    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
-    if sharded is not None and examples.siblings is not None:
+    if world.size > 1 and examples.siblings is not None:
         raise UsageError("several processes train one row per document: set encoding.passage_tokens to 0")
+    if world.size > 1 and is_leading():
+        send_work(_packed_work(model, examples, tokenizer, options, seed))
+    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in world.part(batch)], device)
@@ -93,6 +99,35 @@ def learn_everything(
         model.rows.blocks[-1].data.copy_(sharded.all_rows())
     model.eval()
     return log
+
+
+def _packed_work(model: DSI, examples: Examples, tokenizer: Tokenizer, options: Training, seed: int) -> bytes:
+    """All that a helper needs to train together with this process, as one safetensors file."""
+    from safetensors.torch import save
+
+    ids = TokenIds.packed(examples.ids)
+    tensors = {f"encoder.{name}": weight.detach().cpu() for name, weight in model.encoder.state_dict().items()}
+    tensors |= {"rows": model.rows.blocks[0].detach().cpu(), "targets": examples.targets.cpu()}
+    tensors |= {"ids": torch.from_numpy(ids.flat), "offsets": torch.from_numpy(ids.offsets)}
+    settings = {"pooling": model.pooling, "normalize": model.normalize, "scale": model.scale}
+    plan = {name: value for name, value in vars(options).items() if name in Training.__dataclass_fields__}
+    work = [model.encoder.config.to_json(), settings, tokenizer.json, tokenizer.pad_id, plan, seed, model.device.type]
+    return save(tensors, {"work": json.dumps(work)})
+
+
+def help_training() -> None:
+    """In a helper process of torchrun: train together with the first process whenever it does, until its work has ended."""
+    from safetensors.torch import load
+
+    while content := receive_work():
+        size = int.from_bytes(content[:8], "little")  # of the header, which `load` leaves out
+        config, settings, tokenizer, pad_id, plan, seed, device = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["work"])
+        tensors = load(content)
+        encoder = {name.removeprefix("encoder."): weight for name, weight in tensors.items() if name.startswith("encoder.")}
+        model = DSI(encoder_from(EncoderConfig(**config), encoder), make_strategy("none"), **settings).to(device)
+        model.rows.grow([str(number) for number in range(len(tensors["rows"]))], tensors["rows"].to(device))
+        examples = Examples(TokenIds(tensors["ids"].numpy(), tensors["offsets"].numpy()), tensors["targets"])
+        learn_everything(model, examples, Tokenizer(tokenizer, pad_id), Training(**plan), seed=seed)
 
 
 def learn_rows(
