@@ -12,8 +12,8 @@ from torch import Tensor
 from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder, Tokens
-from promptdsi.model.path import Tokenizer
 from promptdsi.model.prompts import make_strategy
+from promptdsi.model.tokenizer import Tokenizer
 
 WIDTH = 8
 

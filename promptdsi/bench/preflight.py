@@ -21,8 +21,8 @@ from promptdsi.model.families import read_config
 from promptdsi.training.topics import check_engine
 
 STREAM_BYTES = 20_000  # of a document on disk with its queries: a page of NQ320k, the longest we know
-# Weights and both moments of AdamW; twice, because the old file stays until the new one is complete.
-CHECKPOINT = 6
+# Weights and both moments of AdamW, and the method after its last stage; twice, because the old files stay until the new ones are complete.
+CHECKPOINT = 8
 
 
 def check_runs(runs: Sequence[D0 | Run], store: RunStore, make_generator: Callable[[Params], object], *, offline: bool) -> None:

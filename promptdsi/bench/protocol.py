@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, cast
 
 from promptdsi.bench.run_records import CorpusSizes, StepRecord, StreamData, TopicRecord
 from promptdsi.bench.runs import pack_ranks
 from promptdsi.bench.schema import Split
-from promptdsi.corpus.corpus import merge_corpora
+from promptdsi.bench.unfinished import Stages, UnfinishedRun
+from promptdsi.corpus.corpus import Corpus, merge_corpora
 from promptdsi.corpus.streams import Stream
 from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.base import Method
@@ -39,32 +41,41 @@ class Protocol:
         sizes = [CorpusSizes(**row) for row in self.stream.table()]
         return StreamData(stream=self.stream.name, split=self.stream.split, sizes=sizes, queries={self.split: checksums})
 
-    def run(self, method: Method) -> dict[str, Any]:
-        """Add D1 … DT (together, for references that learn at once), rank after every step: the fields of a record."""
+    def run(self, method: Method, stages: Stages, unfinished: UnfinishedRun) -> dict[str, Any]:
+        """Add D1 … DT (together, for references that learn at once), rank after every step: the fields of a record.
+
+        Steps that `stages` has already are not repeated; the others are added to it.
+        """
         new, last = self.stream.corpora[1:], len(self.stream.corpora) - 1
-        ranks = {"0": [self.ranks(method, 0)]}
         arrivals = [(last, merge_corpora(new, f"{new[0].name}-{new[-1].name}"))] if method.at_once else list(enumerate(new, 1))
-        steps = []
-        for step, corpus in arrivals:
-            started = uncached_seconds()
-            method.add(corpus, progress=self.progress)
-            seconds = round(uncached_seconds() - started, 3)
-            record = StepRecord(corpus=corpus.name, documents=len(corpus), seconds=seconds)
-            if (logs := getattr(method, "logs_", ())) and (losses := logs[-1].losses):
-                record.training_seconds, record.training_queries = round(logs[-1].seconds, 3), logs[-1].examples
-                record.training_steps = len(losses)
-            steps.append(record)
-            ranks[str(step)] = [self.ranks(method, i) for i in range(step + 1)]
-        return {
+        for step, corpus in [(0, None), *arrivals]:
+            if str(step) in stages.ranks:
+                continue
+            if corpus is not None:
+                stages.steps.append(self.add(method, corpus, unfinished.training))
+            stages.ranks[str(step)] = [self.ranks(method, i) for i in range(step + 1)]
+            unfinished.save(method, stages)
+        return dict(stages.start) | {
             "rehearsal_free": method.rehearsal_free,
             "trained_parameters": method.trained_parameters(),
             "extra_bytes": method.extra_bytes(),
-            "steps": steps,
+            "steps": stages.steps,
             "queries_per_second": self.speed(method),
             "prompt_counts": self.prompt_counts(method),
             "topics": self.topics(method),
-            "ranks": {self.split: ranks},
+            "ranks": {self.split: stages.ranks},
         }
+
+    def add(self, method: Method, corpus: Corpus, checkpoint: Path) -> StepRecord:
+        """Add one corpus; the seconds are those of an uninterrupted training."""
+        started = uncached_seconds()
+        method.add(corpus, checkpoint=checkpoint, progress=self.progress)
+        record = StepRecord(corpus=corpus.name, documents=len(corpus), seconds=round(uncached_seconds() - started, 3))
+        if (logs := getattr(method, "logs_", ())) and (losses := logs[-1].losses):
+            record.seconds += round(logs[-1].seconds_before, 3)
+            record.training_seconds, record.training_queries = round(logs[-1].seconds, 3), logs[-1].examples
+            record.training_steps = len(losses)
+        return record
 
     def speed(self, method: Method, most: int = 512) -> float:
         """Queries answered per second, in one batch, top ten of all documents."""

@@ -1,6 +1,6 @@
 """Run what is missing: build the stream, learn D0 once or read its checkpoint, add corpus after corpus, record every rank.
 
-A run that is recorded is not made again, so an interrupted experiment continues with the next run.
+A run that is recorded is not made again, and a run that is killed goes on from its last stage: an interrupted experiment continues.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import promptdsi
 from promptdsi.bench.preflight import check_runs, stream_folder
@@ -19,6 +19,7 @@ from promptdsi.bench.protocol import Protocol
 from promptdsi.bench.run_records import D0, D0Record, Run, RunRecord, SearchRecord, digest, make_method
 from promptdsi.bench.runs import RunStore, compare_ranks
 from promptdsi.bench.schema import Params, Split, read_json
+from promptdsi.bench.unfinished import RunStart, Stages, UnfinishedRun
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.generators import Generator, make_generator, options_of
 from promptdsi.corpus.pseudo import QueryCache, generate_queries, with_queries
@@ -75,6 +76,7 @@ class Runner:
             if before is not None:
                 self.notify(f"run again: {compare_ranks(before, record) or 'the recorded run was evaluated on other queries'}")
             written.append(self.store.write(record))
+            self.unfinished(run).remove()
         return written
 
     def check(self, runs: Sequence[D0 | Run]) -> None:
@@ -87,7 +89,8 @@ class Runner:
     def record(self, run: Run) -> RunRecord:
         """Make one run. Its record holds everything reports need, and nothing of the data but ranks.
 
-        Where queries are encoded as they were after D0, runs share the vectors; the seconds are those of a run made alone all the same.
+        Where texts are encoded as they were after D0, runs share the vectors, and the topics of D0; the seconds are those of a run made
+        alone all the same.
         """
         stream = self.stream(run.d0.stream, run.split)
         method = make_method(run.method, run.params, seed=run.seed, offline=self.offline)
@@ -96,25 +99,37 @@ class Runner:
         encoder = d0.sha256 if d0 else str(getattr(method, "backbone", ""))  # systems without a D0 use the backbone as it comes
         if encoder != self._cache[0]:  # vectors of another encoder are dropped: those of a large corpus are gigabytes
             self._cache = (encoder, EncodingCache())
-        with use_cache(self._cache[1] if getattr(method, "encodes_as_d0", False) else None):
-            start = self.start(method, d0, run, stream)
-            return RunRecord(run=run, versions=versions(), data=protocol.data(), **start, **protocol.run(method))
+        origin, data = versions(), protocol.data()
+        unfinished = self.unfinished(run, [origin, data.model_dump(), encoder])
+        frozen = getattr(method, "encodes_as_d0", False)
+        if (loaded := unfinished.load(type(method))) is not None:
+            method, stages = loaded
+            self.notify(f"it goes on after step {max(map(int, stages.ranks))}")
+        else:
+            with use_cache(self._cache[1] if frozen or d0 else None):  # until the first new corpus every encoder is D0's
+                stages = Stages(start=self.start(method, d0, run, stream, unfinished.training))
+        with use_cache(self._cache[1] if frozen else None):
+            return RunRecord(run=run, versions=origin, data=data, **protocol.run(method, stages, unfinished))
 
-    def start(self, method: Method, d0: D0Checkpoint | None, run: Run, stream: Stream) -> Params:
-        """Give the method its D0, and search its settings where the run does: the fields of a record."""
-        started = uncached_seconds()
+    def unfinished(self, run: Run, identity: Any = None) -> UnfinishedRun:
+        return UnfinishedRun(self.store.work / f"{run.file}.unfinished", identity)
+
+    def start(self, method: Method, d0: D0Checkpoint | None, run: Run, stream: Stream, checkpoint: Path) -> RunStart:
+        """Give the method its D0, and search its settings where the run does."""
+        started, seconds_before = uncached_seconds(), 0.0
         if isinstance(method, DSIMethod) and d0 is not None:
             method.begin_from(d0.method, stream.corpora[0])
         else:
-            method.fit(stream.corpora[0], progress=self.progress)
-        fields: Params = {"d0_sha256": d0.sha256 if d0 else None, "fit_seconds": round(uncached_seconds() - started, 3)}
+            method.fit(stream.corpora[0], checkpoint=checkpoint, progress=self.progress)
+            seconds_before = sum(log.seconds_before for log in getattr(method, "logs_", ()))
+        start = RunStart(d0_sha256=d0.sha256 if d0 else None, fit_seconds=round(seconds_before + uncached_seconds() - started, 3))
         if run.search:
             started = uncached_seconds()
             assert isinstance(method, IncDSI), "only IncDSI has settings to search"
             fixed = {name: run.params[f"add.{name}"] for name in RANGES if f"add.{name}" in run.params}
             searched = method.search_settings(*search_corpora(stream), trials=run.search, fixed=fixed, progress=self.progress)
-            fields |= {"searched": SearchRecord(**searched), "search_seconds": round(uncached_seconds() - started, 3)}
-        return fields
+            start.searched, start.search_seconds = SearchRecord(**searched), round(uncached_seconds() - started, 3)
+        return start
 
     def stream(self, spec: Params, split: Split) -> Stream:
         """The stream a setting describes. The judgements of test are opened only for a run that is evaluated on the test split;
@@ -186,7 +201,7 @@ class Runner:
         stream = self.stream(d0.stream, "dev")  # a checkpoint serves choices too: it is not evaluated on the test split
         started = time.perf_counter()
         method.fit(stream.corpora[0], checkpoint=self.store.work / f"{d0.file}.training", progress=self.progress)
-        seconds = round(time.perf_counter() - started, 1)
+        seconds = round(method.logs_[0].seconds_before + time.perf_counter() - started, 1)
         method.save(folder)
         protocol, log = Protocol(stream, "dev", self.progress), method.logs_[0]
         return D0Record(

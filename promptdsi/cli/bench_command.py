@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from promptdsi.cli.add_command import is_helper
 from promptdsi.cli.console import Json, Offline, Output, Threads, print_json, print_table, use_threads
 from promptdsi.errors import UsageError
 from promptdsi.wording import counted
@@ -34,13 +35,19 @@ def run(
     offline: Offline = False,
     output: Output,
 ) -> None:
-    """Make an experiment's missing runs, one JSON file each. Interrupted, the same command continues with the next run."""
+    """Make an experiment's missing runs, one JSON file each. Interrupted or killed, the same command goes on from the last stage."""
     import time
 
     use_threads(threads)
+    if is_helper():
+        from promptdsi.training.stages import help_training
+
+        help_training()
+        return
     from promptdsi.bench.plan import read_experiment, unique_runs
     from promptdsi.bench.runner import Runner
     from promptdsi.bench.runs import RunStore
+    from promptdsi.training.distributed import leading
 
     read = [read_experiment(path, scale, RunStore(results)) for path in experiments]
     runs = unique_runs(_selected(read, only or [], setting or []))
@@ -49,11 +56,12 @@ def run(
     store = RunStore(results, work)
     runner = Runner(store, offline=offline, progress=output.progress, notify=output.say)
     ends = None if hours is None else time.monotonic() + 3600 * hours
-    for experiment in read:
-        for place in experiment.settings:
-            if not experiment.runs and (not setting or place.name in setting):
-                runner.d0(place.d0)  # an experiment about the data alone: no run will learn it
-    written = runner.run(runs, fresh=fresh, until=ends)
+    with leading():  # under torchrun the other processes help where encoder and all rows train
+        for experiment in read:
+            for place in experiment.settings:
+                if not experiment.runs and (not setting or place.name in setting):
+                    runner.d0(place.d0)  # an experiment about the data alone: no run will learn it
+        written = runner.run(runs, fresh=fresh, until=ends)
     if output.json:
         print_json({"written": [path.name for path in written], "runs": len(runs)})
     else:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.graph import GraphPart, Session, build_graph
 from promptdsi.model.config import EncoderConfig, relative_buckets
-from promptdsi.model.path import Encoded, Floats, Ids, Numbers, QueryPath, Selection, Tokenizer, attention_bias, by_length
+from promptdsi.model.path import Encoded, Floats, Numbers, QueryPath, Selection, attention_bias, by_length
 from promptdsi.model.prompts.strategy import PromptStrategy
+from promptdsi.model.tokenizer import Ids, Tokenizer
 
 if TYPE_CHECKING:
     from promptdsi.model.dsi import DSI

@@ -35,6 +35,8 @@ LEVELS = [what["learn"] for what in EFFORTS.values()]
 
 def create(store: Store, read: Callable[[], Corpus], method: PromptDSI, effort: str | None, options: Options) -> Report:
     """Train a new index; where everything is trained it can be searched before. The corpus is read if an index may be created here."""
+    if method.strategy().reselect_per_layer:
+        raise UsageError("an index chooses prompts once per query; reselect_per_layer is for promptdsi bench alone, which runs it in torch")
     if effort != "full" or not _is_untrained(store):
         store.check_new()
     if effort == "full":

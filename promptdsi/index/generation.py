@@ -28,9 +28,10 @@ from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import EncoderConfig
-from promptdsi.model.path import Tokenizer, cores
+from promptdsi.model.path import cores
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.wording import suggest
 
 if TYPE_CHECKING:

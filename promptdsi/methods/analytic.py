@@ -10,6 +10,7 @@ is recovered from their rows. No old query or document is needed; but old rows c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -57,7 +58,7 @@ class Analytic(DSIMethod):
         self.gram_ = _gram(vectors) + ridge * torch.eye(vectors.shape[1], dtype=torch.double, device=vectors.device)
         self._set_rows(_solve(self.gram_, sums))
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Bring in the next corpus exactly. Any failure leaves the method as it was."""
         pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
         vectors, sums = self._statistics(corpus, pairs, progress)

@@ -54,12 +54,15 @@ class Method(ABC):
         return method
 
     @abstractmethod
-    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Train on D0 from scratch; a second call starts again."""
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
+        """Train on D0 from scratch; a second call starts again.
+
+        `checkpoint` is a folder in which long training saves its state now and then: killed and called again, it goes on from there.
+        """
 
     @abstractmethod
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
-        """Train on the next corpus."""
+    def add(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
+        """Train on the next corpus. `checkpoint` as in `fit`."""
 
     @abstractmethod
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:

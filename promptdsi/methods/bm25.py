@@ -42,11 +42,11 @@ class BM25(Method):
     index_: Any = field(init=False, repr=False, compare=False)
     order_: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
-    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         self.docids_, self.words_ = [], []
         return self.add(corpus, progress=progress)
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         if present := {document.docid for document in corpus.documents} & set(self.docids_):
             raise UsageError(f"docid {min(present)!r} is there already")
         self.docids_ = [*self.docids_, *(document.docid for document in corpus.documents)]

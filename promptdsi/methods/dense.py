@@ -6,6 +6,7 @@ method = Dense().fit(d0).add(d1)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -31,11 +32,11 @@ class Dense(VectorSearch, Method):
     def encodes_as_d0(self) -> bool:
         return True
 
-    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         self.start(load_backbone(self.backbone, offline=self.offline))
         return self.add(corpus, progress=progress)
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         rows = self.document_vectors(corpus, progress=progress)
         self.model_.rows.grow(self.passages(corpus).docids, rows)
         self.model_.rows.freeze()

@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -28,12 +29,13 @@ from promptdsi.methods.vector_search import VectorSearch
 from promptdsi.model.backbone import Backbone, load_backbone
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder, Tokens
-from promptdsi.model.path import Ids, Numbers, Tokenizer
+from promptdsi.model.path import Numbers
+from promptdsi.model.tokenizer import Ids, Tokenizer, lengths_of
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import join
-from promptdsi.training.encoding import encode_batches, encode_with
+from promptdsi.training.checkpoint import checksum_of
+from promptdsi.training.distributed import is_leading, join
+from promptdsi.training.encoding import autocast, encode_batches, encode_with
 from promptdsi.training.examples import TrainingPair, training_pairs_of
-from promptdsi.training.stages import autocast
 from promptdsi.training.training import Group, Training, TrainingLog, train
 
 # Tokens of a step's passages whose activations are stored, 3 to 4 GB with MiniLM; beyond, layers run again in the backward pass.
@@ -44,7 +46,7 @@ Loss = Callable[[Sequence[Tensor]], Tensor]
 class Triples(NamedTuple):
     """Queries as token ids, and for each the numbers of its document and then of its hard negatives (n, 1 + hard)."""
 
-    ids: list[Ids]
+    ids: Sequence[Ids]
     documents: NDArray[np.int64]
 
 
@@ -68,9 +70,9 @@ class DPR(VectorSearch, Method):
     document_encoder_: Encoder = field(init=False, repr=False, compare=False)
     logs_: list[TrainingLog] = field(init=False, repr=False, compare=False)
 
-    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train both towers on D0, freeze them, and encode D0's documents."""
-        if join().size > 1:
+        if not is_leading() and join().size > 1:
             raise UsageError("dpr trains in one process: start it without torchrun")
         loss = ranking_loss(self.encoding.scale)  # first, because it fails at once when its library is missing
         self.start(load_backbone(self.backbone, offline=self.offline))
@@ -78,13 +80,14 @@ class DPR(VectorSearch, Method):
         documents = with_hard_negatives(corpus, pairs, count=self.hard_negatives, progress=progress)
         triples = Triples(self.tokenizer_.encode([pair.text for pair in pairs], max_tokens=self.encoding.max_tokens).ids, documents)
         towers = Towers(self.model_, self.make_model(self.document_encoder_), self.tokenizer_)
-        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options, seed=self.seed, progress=progress)
+        keywords: dict[str, Any] = {"seed": self.seed, "checkpoint": checkpoint, "progress": progress}
+        log = learn_towers(towers, triples, self._passages(corpus), loss, self.fit_options, **keywords)
         self._freeze()
         self.add(corpus, progress=progress)
         self.logs_ = [log]
         return self
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Encode new documents with the document tower as it is; nothing trains, nothing old is read."""
         vectors = self.document_vectors(corpus, progress=progress)
         self.model_.rows.grow([document.docid for document in corpus.documents], vectors)
@@ -127,7 +130,7 @@ class DPR(VectorSearch, Method):
             encoder.eval()
             encoder.freeze()
 
-    def _passages(self, corpus: Corpus) -> list[Ids]:
+    def _passages(self, corpus: Corpus) -> Sequence[Ids]:
         texts = [whole_text(document) for document in corpus.documents]
         most = min(self.passage_tokens, self.document_encoder_.config.max_tokens)
         ids, truncated = self.tokenizer_.encode(texts, max_tokens=most)
@@ -144,7 +147,15 @@ class Towers(NamedTuple):
 
 
 def learn_towers(
-    towers: Towers, triples: Triples, passages: Sequence[Ids], loss: Loss, options: Training, *, seed: int = 0, progress: Progress = silent
+    towers: Towers,
+    triples: Triples,
+    passages: Sequence[Ids],
+    loss: Loss,
+    options: Training,
+    *,
+    seed: int = 0,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
 ) -> TrainingLog:
     """Train both towers. Like DPR, a step does not look whether two of its queries ask for the same document.
 
@@ -165,15 +176,13 @@ def learn_towers(
     }
     towers.queries.train()
     towers.documents.train()
-    return train(
-        step,
-        [Group(named, options.lr, options.encoder_decay)],
-        [len(query) for query in triples.ids],
-        options,
-        seed=seed,
-        what="learning D0",
-        progress=progress,
-    )
+    groups = [Group(named, options.lr, options.encoder_decay)]
+    resume: dict[str, Any] = {}
+    if checkpoint:
+        settings = [towers.queries.pooling, towers.queries.normalize, towers.queries.scale, towers.queries.encoder.config.to_json()]
+        arrays = [*named.values(), lengths_of(triples.ids), *triples.ids, triples.documents, lengths_of(passages), *passages]
+        resume = {"checkpoint": checkpoint, "identity": checksum_of(settings, arrays)}
+    return train(step, groups, lengths_of(triples.ids), options, seed=seed, **resume, what="learning D0", progress=progress)
 
 
 def passage_vectors(towers: Towers, ids: Sequence[Ids]) -> Tensor:

@@ -76,9 +76,9 @@ class DSIMethod(VectorSearch, Method):
         rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
         self.model_.rows.grow(self.passages(corpus).docids, rows)
         log = TrainingLog()
-        keywords: dict[str, Any] = {"seed": self.seed, "progress": progress}
+        keywords: dict[str, Any] = {"seed": self.seed, "checkpoint": checkpoint, "progress": progress}
         if options.learn == "everything":
-            log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, checkpoint=checkpoint, **keywords)
+            log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, **keywords)
         elif options.learn == "rows":
             self.model_.encoder.freeze()
             log = learn_rows(self.model_, self.examples(pairs), self.tokenizer_, options, self.first_limits(), **keywords)
@@ -127,7 +127,7 @@ class DSIMethod(VectorSearch, Method):
 
     def metadata(self) -> dict[str, Any]:
         metadata: dict[str, Any] = {"row_norm": self.row_norm_, "corpora": len(self.logs_), "d0_rows": self.d0_rows_}
-        return metadata | self.word_metadata() | ({} if self.replay_ is None else {"replay": [pair[:2] for pair in self.replay_]})
+        return metadata | self.word_metadata() | ({} if self.replay_ is None else {"replay": [tuple(pair) for pair in self.replay_]})
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.row_norm_ = metadata["row_norm"]

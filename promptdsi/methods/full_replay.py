@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,17 +34,20 @@ class FullReplay(PromptDSI):
     prompts: str = "none"
     rows: ReplayRowOptions = ReplayRowOptions()
 
-    # Vectors of the stored queries, in parts (n, D): the encoder is frozen, so each is encoded once, when first needed.
+    parts_: list[int] = field(init=False, repr=False, compare=False)  # stored queries of each corpus
+    # Their vectors, by corpus (n, D): the encoder is frozen, so each is encoded once, when first needed.
     _encoded: list[Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def prepare(self, corpus: Corpus, pairs: Pairs | None) -> None:
         super().prepare(corpus, pairs)
         self._encoded, self.replay_ = [], tuple(self.training_pairs(corpus) if pairs is None else pairs)
+        self.parts_ = [len(self.replay_)]
 
     def old_queries(self) -> Replay:
         stored = self.replay_ or ()
-        if fresh := stored[sum(map(len, self._encoded)) :]:
-            self._encoded.append(self.encode([pair.text for pair in fresh]))
+        for size in self.parts_[len(self._encoded) :]:  # corpus by corpus: a loaded method encodes the same batches as it did before
+            first = sum(map(len, self._encoded))
+            self._encoded.append(self.encode([pair.text for pair in stored[first : first + size]]))
         vectors, examples = torch.cat(self._encoded), self.examples(stored)
         targets = examples.targets.to(vectors.device)
         if examples.siblings:  # of a document with several passages the one that scores highest; old rows no longer change
@@ -51,8 +55,24 @@ class FullReplay(PromptDSI):
             targets = examples.siblings.assign(torch.arange(len(vectors)), vectors, rows, targets)
         return Replay(vectors, targets, self.rows.replay_size, self.rows.replay_weight)
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
+    def metadata(self) -> dict[str, Any]:
+        return super().metadata() | {"replay_parts": self.parts_}
+
+    def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        super().load_metadata(metadata, tensors)
+        self._encoded, self.parts_ = [], metadata.get("replay_parts") or [len(self.replay_ or ())]
+
+    def add(
+        self,
+        corpus: Corpus,
+        *,
+        pairs: Pairs | None = None,
+        train: bool = True,
+        checkpoint: Path | None = None,
+        progress: Progress = silent,
+    ) -> Self:
         pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
-        super().add(corpus, pairs=pairs, train=train, progress=progress)
+        super().add(corpus, pairs=pairs, train=train, checkpoint=checkpoint, progress=progress)
         self.replay_ = (*(self.replay_ or ()), *pairs)
+        self.parts_.append(len(pairs))
         return self

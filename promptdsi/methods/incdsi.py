@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -125,7 +126,7 @@ class IncDSI(DSIMethod):
         pairs = self.training_pairs(corpus) if pairs is None else pairs
         self.means_ = self.mean_queries(corpus, pairs, self.encode([pair.text for pair in pairs]))
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         pairs = self.training_pairs(corpus, new=True) if pairs is None else pairs
         vectors = self.encode([pair.text for pair in pairs], progress=progress)
         start = self.initial_rows(corpus, self.add_options.row_init, norm=self.row_norm_, pairs=pairs, progress=progress)

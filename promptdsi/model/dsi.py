@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -56,25 +57,35 @@ class DSI(QueryPath, nn.Module):
     @torch.no_grad()
     def enter(self, tokens: Tokens) -> Tensor:
         """The states entering the first prompted layer (B, T, D): no dropout, no gradient, so they can be cached."""
-        return self.encoder.run(self.encoder.embed(tokens), tokens, last=min(self.strategy.prompt_layers) - 1)
+        with self._full_precision():
+            return self.encoder.run(self.encoder.embed(tokens), tokens, last=min(self.strategy.prompt_layers) - 1)
 
     @torch.no_grad()
     def selection_vector(self, tokens: Tokens, entering: Tensor) -> Tensor:
-        return super().selection_vector(tokens, entering)  # type: ignore[no-any-return]
+        with self._full_precision():
+            return super().selection_vector(tokens, entering)  # type: ignore[no-any-return]
+
+    def _full_precision(self) -> torch.autocast:
+        """Training and search must choose the same prompts, whether or not they compute in bfloat16."""
+        return torch.autocast(self.device.type, enabled=False)
 
     def select(self, query: Tensor) -> Selection:
-        with torch.autocast(query.device.type, enabled=False):  # in full precision: training and search must choose the same prompts
+        with self._full_precision():
             return super().select(query.float() if query.dtype in (torch.bfloat16, torch.float16) else query)
 
     def run_upper(self, entering: Tensor, tokens: Tokens, selection: Selection | None) -> Tensor:
-        keywords: dict[str, Any] = {}
-        if selection is not None and selection.prefix is not None:
-            prefixes = dict(zip(self.strategy.prompt_layers, selection.prefix.unbind(1), strict=True))
-            keywords = {"prefixes": prefixes, "project": self.prefix_space == "pre", "hidden": selection.hidden}
-        if selection is not None:  # a pass that only selects has no dropout
-            keywords["dropout"] = self.encoder.dropout
-        first, first_token_only = min(self.strategy.prompt_layers), self.pooling == "first"
-        return self.encoder.run(entering, tokens, first=first, first_token_only=first_token_only, **keywords)
+        layers = sorted(self.strategy.prompt_layers)
+        keywords: dict[str, Any] = {"project": self.prefix_space == "pre", "first_token_only": self.pooling == "first"}
+        states = entering
+        for layer, following in pairwise([*layers, self.encoder.config.layers + 1]):  # from each prompted layer up to the next
+            if selection is not None:  # a pass that only selects has no dropout
+                if self.strategy.reselect_per_layer and layer != layers[0]:
+                    selection = self.select(self.mean_over_tokens(states.detach(), tokens))
+                keywords |= {"hidden": selection.hidden, "dropout": self.encoder.dropout}
+                if selection.prefix is not None:
+                    keywords["prefixes"] = {layer: selection.prefix[:, self.strategy.prompt_layers.index(layer)]}
+            states = self.encoder.run(states, tokens, first=layer, last=following - 1, **keywords)
+        return states
 
     def unprompted(self, tokens: Tokens) -> Tensor:
         """Query vectors without any prompt: D0 training, documents, and prompt strategy `none`."""

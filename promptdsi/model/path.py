@@ -20,75 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.model.config import NO_PROMPT, EncoderConfig
-from promptdsi.model.tokenizer_checks import load_tokenizer
 
 if TYPE_CHECKING:
-    import torch
-
-    from promptdsi.model.encoder import Tokens
     from promptdsi.model.prompts.strategy import PromptStrategy
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
-Ids = NDArray[np.int32]
 ArrayT = TypeVar("ArrayT")  # numpy array or torch tensor
 POOLINGS, SELECTIONS, PREFIX_SPACES = ("first", "mean"), ("single", "two-pass"), ("post", "pre")
 EPS = 1e-6  # least length that vectors are divided by
 
 
-# Texts to batches of token ids -------------------------------------------------------------------------------------------
-
-
-class Tokenized(NamedTuple):
-    """Ids of each text, special tokens included, and whether it was truncated."""
-
-    ids: list[Ids]
-    truncated: list[bool]
-
-
-class Tokenizer:
-    """A tokenizer from its `tokenizer.json`, which is also how an index stores it; ValueError unless it is of a kind we know.
-
-    No token may have an id of `vocabulary` or more.
-    """
-
-    def __init__(self, json: str, pad_id: int, vocabulary: int | None = None) -> None:
-        self.json, self.pad_id, self._fast = json, pad_id, load_tokenizer(json, vocabulary)
-        self._fast.no_padding()
-
-    def encode(self, texts: Sequence[str], *, max_tokens: int) -> Tokenized:
-        """Ids of each text, truncated on the right to `max_tokens` including special tokens."""
-        self._fast.enable_truncation(max_tokens)
-        encodings = self._fast.encode_batch(list(texts))
-        ids = [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
-        return Tokenized(ids, [bool(encoding.overflowing) for encoding in encodings])
-
-    def windows(self, texts: Sequence[str], *, size: int, most: int) -> tuple[list[list[Ids]], int]:
-        """Each text as consecutive windows of `size` tokens, at most `most`; and how many texts were longer than that."""
-        self._fast.enable_truncation(size)
-        windows = [[encoding, *encoding.overflowing] for encoding in self._fast.encode_batch(list(texts))]
-        ids = [[np.array(window.ids, dtype=np.int32) for window in text[:most]] for text in windows]
-        return ids, sum(len(text) > most for text in windows)
-
-    def token_starts(self, texts: Sequence[str]) -> list[Numbers]:
-        """Where each token of each text begins, in characters; nothing is truncated, and special tokens do not count."""
-        self._fast.no_truncation()
-        encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array([start for start, _ in encoding.offsets], dtype=np.int64) for encoding in encodings]
-
-    def pad(self, ids: Sequence[Ids], device: torch.device | str = "cpu") -> Tokens:
-        """One batch, padded on the right to its longest text."""
-        import torch  # only here: the query engine tokenizes without it
-
-        from promptdsi.model.encoder import Tokens
-
-        lengths = np.array([len(text) for text in ids])
-        longest = int(lengths.max())
-        batch = np.full((len(ids), longest), self.pad_id, dtype=np.int64)  # (B, T)
-        for row, text in zip(batch, ids, strict=True):
-            row[: len(text)] = text
-        mask = None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None]).to(device)  # (B, T)
-        return Tokens(torch.from_numpy(batch).to(device), mask)
+# Batches --------------------------------------------------------------------------------------------------------------
 
 
 def cores() -> int:
@@ -96,7 +39,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def by_length(lengths: Sequence[int], tokens: int) -> list[Numbers]:
+def by_length(lengths: Sequence[int] | Numbers, tokens: int) -> list[Numbers]:
     """All examples once, longest first, about `tokens` tokens a batch: for encoding, where order does not matter."""
     order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
     batches, start = [], 0
@@ -218,9 +161,9 @@ def check_weights(config: EncoderConfig, weights: Mapping[str, Any]) -> None:
 class Selection(NamedTuple):
     """What a strategy chose for a batch.
 
-    `prefix` is (B, L, 2, P, D), or None for no prompt; `ids` (B,) is the prompt each query chose (NO_PROMPT where it goes without) and
-    `similarity` (B,) the cosine of its key; `loss` pulls keys to queries (0 where keys do not learn so); `hidden` (B,) marks queries that
-    go without a prompt.
+    `prefix` is (B, L, 2, P, D), or None for no prompt; `ids` (B,) is the prompt each query chose, of several the nearest (NO_PROMPT where
+    it goes without), and `similarity` (B,) the cosine of its key; `loss` pulls keys to queries (0 where keys do not learn so); `hidden`
+    (B,) marks queries that go without a prompt.
     """
 
     prefix: Any | None

@@ -8,9 +8,11 @@ processes therefore follow the same loss curve as one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -55,8 +57,41 @@ def join() -> World:
     if not dist.is_initialized():
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group()  # gloo for the processor, nccl for accelerators
+        # Gloo for the processor, nccl for accelerators. A helper may wait for days until the first process trains again.
+        dist.init_process_group(timeout=timedelta(days=30))
     return World(dist.get_rank(), dist.get_world_size())
+
+
+_leading = False
+
+
+@contextlib.contextmanager
+def leading() -> Iterator[None]:
+    """In the first process of several: the others wait for work until this ends (`help_training`), rather than run the same program."""
+    global _leading
+    _leading = join().size > 1
+    try:
+        yield
+    finally:
+        if _leading:
+            _broadcast(b"")
+        _leading = False
+
+
+def is_leading() -> bool:
+    """Whether other processes wait for work from this one."""
+    return _leading
+
+
+def send_work(content: bytes) -> None:
+    """Give work to the processes that wait in `receive_work`."""
+    _broadcast(content)
+
+
+def receive_work() -> bytes:
+    """What the first process sent; nothing when its work has ended."""
+    join()
+    return _broadcast()
 
 
 def share_corpus(corpus: Corpus) -> None:
@@ -81,6 +116,8 @@ def _broadcast(content: bytes = b"") -> bytes:
 
     size = torch.tensor([len(content)])
     dist.broadcast(size, 0)
+    if not int(size):
+        return b""
     buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
     dist.broadcast(buffer, 0)
     return buffer.numpy().tobytes()

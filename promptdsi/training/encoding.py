@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +16,18 @@ from torch import Tensor
 
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Tokens
-from promptdsi.model.path import Ids, Numbers, Tokenizer, by_length, unit
+from promptdsi.model.path import Numbers, by_length, unit
+from promptdsi.model.tokenizer import Ids, Tokenizer, lengths_of
 from promptdsi.progress import Advance, Progress, silent
+from promptdsi.training.checkpoint import checksum_of
 
 T = TypeVar("T")
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 where the accelerator has it; the CPU computes in float32."""
+    supported = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or device.type == "mps"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=supported)
 
 
 def mean_by_position(vectors: Tensor, positions: Tensor, count: int) -> Tensor:
@@ -38,9 +45,9 @@ LEAST_INT8_TOKENS = 100_000  # fewer are encoded in less time than int8 weights 
 
 @dataclass
 class EncodingCache:
-    """Vectors that a frozen encoder has computed, in main memory, by a checksum of the texts, and the seconds that took."""
+    """What was computed with a frozen encoder, in main memory, by a checksum of the texts, and the seconds that took."""
 
-    vectors: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
+    results: dict[str, tuple[Any, float]] = field(default_factory=dict)
     seconds_saved: float = 0.0
 
 
@@ -49,7 +56,7 @@ _cache: ContextVar[EncodingCache | None] = ContextVar("cache", default=None)
 
 @contextlib.contextmanager
 def use_cache(cache: EncodingCache | None) -> Iterator[None]:
-    """Encode no list of texts twice within this context. Only for an encoder that does not change and takes no prompts."""
+    """Encode no list of texts twice without prompts within this context. Only for an encoder that does not change."""
     before = _cache.set(cache)
     try:
         yield
@@ -68,6 +75,28 @@ def uncached_seconds() -> float:
     return time.perf_counter() + (cache.seconds_saved if cache else 0.0)
 
 
+def compute_once(key: str, compute: Callable[[], T]) -> T:
+    """What `compute` gives; where a cache is in use, it is called once for each key."""
+    cache = _cache.get()
+    if cache is None:
+        return compute()
+    if key in cache.results:
+        cache.seconds_saved += cache.results[key][1]
+    else:
+        started = time.perf_counter()
+        result = compute()
+        cache.results[key] = result, time.perf_counter() - started
+    return cache.results[key][0]  # type: ignore[no-any-return]
+
+
+def vectors_once(kind: str, ids: Sequence[Ids], device: torch.device, compute: Callable[[], Tensor]) -> Tensor:
+    """The vectors of texts (n, D); a cache tells them apart by kind and texts, and stores a copy in main memory."""
+    if _cache.get() is None:
+        return compute()
+    cached = compute_once(kind + checksum_of(len(ids), (lengths_of(ids), *ids)), lambda: compute().to("cpu", copy=True))
+    return cached.to(device, copy=True)
+
+
 def encode_with(
     function: Callable[[Tokens], Tensor],
     ids: Sequence[Ids],
@@ -75,23 +104,16 @@ def encode_with(
     device: torch.device,
     *,
     what: str,
-    kind: str = "",
+    kind: str | None = "",
     progress: Progress = silent,
 ) -> Tensor:
-    """`function` of every text, in the order given: (n, D). A cache tells functions apart by their `kind`."""
-    cache = _cache.get()
-    key = kind + hashlib.sha256(b"".join(len(text).to_bytes(8) + text.tobytes() for text in ids)).hexdigest() if cache else ""
-    if cache and key in cache.vectors:
-        cached, seconds = cache.vectors[key]
-        cache.seconds_saved += seconds
-        return cached.to(device, copy=True)
-    started = time.perf_counter()
-    with progress(what, total=len(ids), unit="texts") as advance, torch.no_grad():
-        vectors = encode_batches(function, ids, tokenizer, device, advance) if ids else torch.empty(0, 0, device=device)
-    if cache:
-        copied = vectors.to("cpu", copy=True)  # which also waits for an accelerator to finish
-        cache.vectors[key] = copied, time.perf_counter() - started
-    return vectors
+    """`function` of every text, in the order given: (n, D). A cache tells functions apart by `kind`; without one nothing is cached."""
+
+    def compute() -> Tensor:
+        with progress(what, total=len(ids), unit="texts") as advance, torch.no_grad():
+            return encode_batches(function, ids, tokenizer, device, advance) if len(ids) else torch.empty(0, 0, device=device)
+
+    return compute() if kind is None else vectors_once(kind, ids, device, compute)
 
 
 def encode_batches(
@@ -103,7 +125,12 @@ def encode_batches(
 ) -> Tensor:
     """`function` of every text, at least one, in batches of like length, so that a long text pads few others: (n, D)."""
     batches, vectors = [], []
-    for batch, part in each_batch(lambda numbers: function(tokenizer.pad([ids[number] for number in numbers], device)), ids, device):
+
+    def compute(numbers: Numbers) -> Tensor:
+        with autocast(device):
+            return function(tokenizer.pad([ids[number] for number in numbers], device)).float()
+
+    for batch, part in each_batch(compute, ids, device):
         batches.append(batch)
         vectors.append(part)
         advance(len(batch))
@@ -116,7 +143,7 @@ def each_batch(function: Callable[[Numbers], T], ids: Sequence[Ids], device: tor
     Not where gradients are needed: dropout must draw in a fixed order too.
     """
     at_once = torch.get_num_threads() if device.type == "cpu" and not torch.is_grad_enabled() else 1
-    batches = by_length([len(text) for text in ids], TOKENS_PER_BATCH if device.type == "cpu" else TOKENS_PER_ACCELERATOR_BATCH)
+    batches = by_length(lengths_of(ids), TOKENS_PER_BATCH if device.type == "cpu" else TOKENS_PER_ACCELERATOR_BATCH)
     if at_once == 1 or len(batches) == 1:
         yield from ((batch, function(batch)) for batch in batches)
         return
@@ -138,15 +165,18 @@ def query_vectors(
     """Vectors ready to be scored: (n, D). The model must be in evaluation mode."""
     keywords: dict[str, Any] = {"what": "encoding queries", "progress": progress}
     if prompted and len(model.strategy.prompts):
-        return encode_with(lambda tokens: model(tokens).vectors, ids, tokenizer, model.device, **keywords)
+        return encode_with(lambda tokens: model(tokens).vectors, ids, tokenizer, model.device, kind=None, **keywords)
     return encode_unprompted(model, ids, tokenizer, int8=int8, **keywords)
 
 
-def encode_unprompted(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, int8: bool, **keywords: Any) -> Tensor:
+def encode_unprompted(
+    model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer, *, int8: bool, kind: str | None = "", **keywords: Any
+) -> Tensor:
     """Vectors without prompts (n, D): exact, or by int8 products where asked for, on a CPU, for as many texts as make it pay."""
-    if int8 and model.device.type == "cpu" and sum(map(len, ids)) >= LEAST_INT8_TOKENS:
-        return encode_with(int8_encoder(model, tokenizer), ids, tokenizer, model.device, kind="int8 ", **keywords)
-    return encode_with(model.unprompted, ids, tokenizer, model.device, **keywords)
+    if int8 and model.device.type == "cpu" and lengths_of(ids).sum() >= LEAST_INT8_TOKENS:
+        kind = None if kind is None else f"int8 {kind}"
+        return encode_with(int8_encoder(model, tokenizer), ids, tokenizer, model.device, kind=kind, **keywords)
+    return encode_with(model.unprompted, ids, tokenizer, model.device, kind=kind, **keywords)
 
 
 def int8_encoder(model: DSI, tokenizer: Tokenizer) -> Callable[[Tokens], Tensor]:
@@ -167,15 +197,26 @@ def int8_encoder(model: DSI, tokenizer: Tokenizer) -> Callable[[Tokens], Tensor]
 
 def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> Tensor:
     """The vectors that prompts are selected by: (n, D)."""
-    return encode_with(lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, model.device, what="selecting")
+    keywords: dict[str, Any] = {
+        "what": "selecting",
+        "kind": None,
+    }  # of all queries of D0 they are gigabytes, and few layers compute them
+    return encode_with(lambda tokens: model.selection_vector(tokens, model.enter(tokens)), ids, tokenizer, model.device, **keywords)
 
 
 def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: Tokenizer, *, progress: Progress = silent) -> Tensor:
     """Each document's vector: the unit mean of its windows' unit vectors (n, D)."""
     flat = [window for document in windows for window in document]
-    owner = torch.tensor([number for number, document in enumerate(windows) for _ in document], device=model.device)
-    vectors = unit(encode_unprompted(model, flat, tokenizer, int8=model.int8, what="encoding documents", progress=progress))
-    return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
+    counts = torch.tensor([len(document) for document in windows])
+
+    def compute() -> Tensor:
+        keywords: dict[str, Any] = {"what": "encoding documents", "kind": None, "progress": progress}
+        vectors = unit(encode_unprompted(model, flat, tokenizer, int8=model.int8, **keywords))
+        owner = torch.arange(len(windows)).repeat_interleave(counts).to(vectors.device)
+        return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
+
+    kind = f"documents {'int8' if model.int8 else ''} {checksum_of(len(windows), [counts])} "
+    return vectors_once(kind, flat, model.device, compute)  # the documents' alone: their windows' would be many times as many
 
 
 class LowerStates(NamedTuple):

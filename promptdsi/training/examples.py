@@ -14,8 +14,9 @@ from promptdsi.corpus.generators import unique_queries
 from promptdsi.corpus.generators.spans import Spans
 from promptdsi.corpus.passages import Passages, whole_documents
 from promptdsi.errors import PromptDSIError
-from promptdsi.model.path import Ids, Tokenizer
+from promptdsi.model.path import Numbers
 from promptdsi.model.rows import Rows
+from promptdsi.model.tokenizer import Ids, Tokenizer, lengths_of
 
 LEAST_QUERIES = 30  # fewer tell too little about the weight of words or confidences
 PASSAGE = "promptdsi-passage"  # metadata of a pseudo-query that an index stores: the number of the passage it was made from
@@ -54,7 +55,7 @@ class Siblings(NamedTuple):
 class Examples(NamedTuple):
     """Token ids of each query and the number of the row it should retrieve (n,); `siblings` where some document has several rows."""
 
-    ids: list[Ids]
+    ids: Sequence[Ids]
     targets: Tensor
     siblings: Siblings | None = None
 
@@ -64,8 +65,8 @@ class Examples(NamedTuple):
         return self._replace(targets=self.targets - first, siblings=siblings)
 
     @property
-    def lengths(self) -> list[int]:
-        return [len(query) for query in self.ids]
+    def lengths(self) -> Numbers:
+        return lengths_of(self.ids)
 
 
 class TrainingPair(NamedTuple):

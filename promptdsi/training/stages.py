@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +17,16 @@ import torch
 from torch import Tensor
 
 from promptdsi.errors import UsageError
+from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
-from promptdsi.model.path import Encoded, Numbers, Tokenizer, unit
+from promptdsi.model.encoder import encoder_from
+from promptdsi.model.path import Encoded, Numbers, unit
+from promptdsi.model.prompts import make_strategy
+from promptdsi.model.tokenizer import TokenIds, Tokenizer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import ShardedRows, gather, join, sum_gradients
-from promptdsi.training.encoding import LowerStates, query_vectors
+from promptdsi.training.checkpoint import checksum_of
+from promptdsi.training.distributed import ShardedRows, World, gather, is_leading, join, receive_work, send_work, sum_gradients
+from promptdsi.training.encoding import LowerStates, autocast, query_vectors
 from promptdsi.training.examples import Examples
 from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, distance_from, log_sum_over_old
 from promptdsi.training.training import Group, Training, TrainingLog, train
@@ -61,16 +65,18 @@ def learn_everything(
 ) -> TrainingLog:
     """Train every weight of the encoder that learns, and the newest block of rows, on (query → document), by cross-entropy over all rows.
 
-    Under torchrun the processes share the work; every one ends with the complete model.
+    Under torchrun the processes share the work, where all rows train; every one ends with the complete model.
     """
-    world = join()
+    world = join() if len(model.rows.blocks) == 1 else World()  # frozen rows are not sharded
     model.train()
     device = model.device
     targets = examples.targets.to(device)
     encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters() if weight.requires_grad}
-    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
-    if sharded is not None and examples.siblings is not None:
+    if world.size > 1 and examples.siblings is not None:
         raise UsageError("several processes train one row per document: set encoding.passage_tokens to 0")
+    if world.size > 1 and is_leading():
+        send_work(_packed_work(model, examples, tokenizer, options, seed))
+    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in world.part(batch)], device)
@@ -86,14 +92,42 @@ def learn_everything(
 
     rows = model.rows.blocks[-1] if sharded is None else sharded.parameter
     groups = [Group(encoder, options.lr, options.encoder_decay), Group({"rows": rows}, options.row_lr, options.row_decay)]
-    resume: dict[str, Any] = {}
-    if checkpoint and world.size == 1:  # of several processes each would write a checkpoint of its own shard
-        resume = {"checkpoint": checkpoint, "identity": identity_of(model, examples)}
+    # Of several processes each would write a checkpoint of its own shard.
+    resume = resume_from(checkpoint, model, examples) if world.size == 1 else {}
     log = train(step, groups, examples.lengths, options, seed=seed, rank=world.rank, **resume, what=what, progress=progress)
     if sharded is not None:
         model.rows.blocks[-1].data.copy_(sharded.all_rows())
     model.eval()
     return log
+
+
+def _packed_work(model: DSI, examples: Examples, tokenizer: Tokenizer, options: Training, seed: int) -> bytes:
+    """All that a helper needs to train together with this process, as one safetensors file."""
+    from safetensors.torch import save
+
+    ids = TokenIds.packed(examples.ids)
+    tensors = {f"encoder.{name}": weight.detach().cpu() for name, weight in model.encoder.state_dict().items()}
+    tensors |= {"rows": model.rows.blocks[0].detach().cpu(), "targets": examples.targets.cpu()}
+    tensors |= {"ids": torch.from_numpy(ids.flat), "offsets": torch.from_numpy(ids.offsets)}
+    settings = {"pooling": model.pooling, "normalize": model.normalize, "scale": model.scale}
+    plan = {name: value for name, value in vars(options).items() if name in Training.__dataclass_fields__}
+    work = [model.encoder.config.to_json(), settings, tokenizer.json, tokenizer.pad_id, plan, seed, model.device.type]
+    return save(tensors, {"work": json.dumps(work)})
+
+
+def help_training() -> None:
+    """In a helper process of torchrun: train together with the first process whenever it does, until its work has ended."""
+    from safetensors.torch import load
+
+    while content := receive_work():
+        size = int.from_bytes(content[:8], "little")  # of the header, which `load` leaves out
+        config, settings, tokenizer, pad_id, plan, seed, device = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["work"])
+        tensors = load(content)
+        encoder = {name.removeprefix("encoder."): weight for name, weight in tensors.items() if name.startswith("encoder.")}
+        model = DSI(encoder_from(EncoderConfig(**config), encoder), make_strategy("none"), **settings).to(device)
+        model.rows.grow([str(number) for number in range(len(tensors["rows"]))], tensors["rows"].to(device))
+        examples = Examples(TokenIds(tensors["ids"].numpy(), tensors["offsets"].numpy()), tensors["targets"])
+        learn_everything(model, examples, Tokenizer(tokenizer, pad_id), Training(**plan), seed=seed)
 
 
 def learn_rows(
@@ -105,6 +139,7 @@ def learn_rows(
     *,
     seed: int = 0,
     replay: Replay | None = None,
+    checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train new rows only, on query vectors computed once."""
@@ -123,7 +158,8 @@ def learn_rows(
     deleted = torch.tensor(
         sorted(number - first_new for number in rows.deleted if number >= first_new), dtype=torch.long, device=vectors.device
     )
-    retained = _retention_loss(model, limits, replay, seed)
+    generator = torch.Generator().manual_seed(seed)
+    retained = _retention_loss(model, limits, replay, generator)
     local = examples.moved(first_new)
 
     def step(batch: Numbers) -> Tensor:
@@ -134,8 +170,8 @@ def learn_rows(
 
     groups = [Group({"rows": new}, options.row_lr, options.row_decay)]
     # All vectors have the same size, so batches need no bucketing by length: every example counts as length 1.
-    fix = _norm_fixer(new, limits)
-    return train(step, groups, [1] * len(vectors), options, seed=seed, after_step=fix, what="learning rows", progress=progress)
+    resume = resume_from(checkpoint, model, examples, limits, replay) | {"generator": generator, "after_step": _norm_fixer(new, limits)}
+    return train(step, groups, [1] * len(vectors), options, seed=seed, **resume, what="learning rows", progress=progress)
 
 
 def learn_prompts(
@@ -148,6 +184,7 @@ def learn_prompts(
     *,
     seed: int = 0,
     replay: Replay | None = None,
+    checkpoint: Path | None = None,
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train new rows and the strategy's open prompts and keys, from stored states of the frozen lower layers."""
@@ -157,7 +194,8 @@ def learn_prompts(
     new = model.rows.blocks[-1]
     first_new = len(model.rows) - len(new)
     local = examples.moved(first_new)
-    retained = _retention_loss(model, limits, replay, seed)
+    generator = torch.Generator().manual_seed(seed)
+    retained = _retention_loss(model, limits, replay, generator)
 
     def step(batch: Numbers) -> Tensor:
         tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
@@ -172,8 +210,8 @@ def learn_prompts(
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
     # Lazy: a batch selects a few prompts of a pool, and the others must not move by stale momentum.
     groups = [Group(prompts, options.lr, lazy=True), Group({"rows": new}, options.row_lr, options.row_decay)]
-    fix = _norm_fixer(new, limits)
-    log = train(step, groups, examples.lengths, options, seed=seed, after_step=fix, what="learning prompts", progress=progress)
+    resume = resume_from(checkpoint, model, examples, limits, replay) | {"generator": generator, "after_step": _norm_fixer(new, limits)}
+    log = train(step, groups, examples.lengths, options, seed=seed, **resume, what="learning prompts", progress=progress)
     model.eval()
     return log
 
@@ -186,21 +224,18 @@ def _assign(examples: Examples, numbers: Tensor, vectors: Tensor, rows: Tensor, 
     return batch_targets, examples.siblings.masked(numbers, batch_targets)
 
 
-def identity_of(model: DSI, examples: Examples) -> str:
-    """A checksum of what is trained on what: settings, weights, initial rows, queries and targets."""
-    digest = hashlib.sha256(json.dumps([model.pooling, model.normalize, model.scale, model.encoder.config.to_json()]).encode())
-    for tensor in model.state_dict().values():
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    for query in examples.ids:
-        digest.update(query.tobytes())
-    digest.update(examples.targets.cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def autocast(device: torch.device) -> torch.autocast:
-    """bfloat16 where the accelerator has it; the CPU computes in float32."""
-    supported = (device.type == "cuda" and torch.cuda.is_bf16_supported()) or device.type == "mps"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=supported)
+def resume_from(
+    checkpoint: Path | None, model: DSI, examples: Examples, limits: RowOptions | None = None, replay: Replay | None = None
+) -> dict[str, Any]:
+    """Keywords with which `train` continues from a checkpoint in this folder: one of the same weights, settings, queries and targets."""
+    if checkpoint is None:
+        return {}
+    settings: list[Any] = [model.pooling, model.normalize, model.scale, model.encoder.config.to_json()]
+    if limits is not None:  # with new rows alone; D0 takes no prompts
+        strategy = [model.strategy.name, model.strategy.get_params(), model.selection, model.prefix_space, model.int8]
+        settings += [vars(limits), strategy, *([replay.size, replay.weight] if replay else [])]
+    arrays = [*model.state_dict().values(), *examples.ids, examples.targets, *(examples.siblings or ()), *(replay[:2] if replay else ())]
+    return {"checkpoint": checkpoint, "identity": checksum_of(settings, arrays)}
 
 
 def _norm_fixer(rows: Tensor, limits: RowOptions) -> Callable[[], None]:
@@ -214,14 +249,13 @@ def _norm_fixer(rows: Tensor, limits: RowOptions) -> Callable[[], None]:
     return fix if limits.fix_row_norm else lambda: None
 
 
-def _retention_loss(model: DSI, limits: RowOptions, replay: Replay | None, seed: int) -> Callable[[Tensor], Tensor]:
+def _retention_loss(model: DSI, limits: RowOptions, replay: Replay | None, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
     """Adds to a batch's loss that of replayed old queries, and the mean squared distance of row directions from their initial ones.
 
     A row starts as its document's vector, which tells more about future queries than the few it is trained on.
     """
     rows = model.rows.blocks[-1]
     start = unit(rows.detach().clone())
-    generator = torch.Generator().manual_seed(seed)
 
     def added(loss: Tensor) -> Tensor:
         if replay is not None:

@@ -6,9 +6,7 @@ is dropout's, seeded here and saved in checkpoints.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import math
 import signal
 import time
@@ -23,71 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from promptdsi.errors import PromptDSIError
-from promptdsi.files import atomic_write
 from promptdsi.model.path import Numbers
 from promptdsi.progress import Progress, silent
+from promptdsi.training.checkpoint import Checkpoint
 
-
-class Checkpoint:
-    """Weights, optimizer moments and random state as safetensors, the rest as JSON, in one file that is replaced atomically.
-
-    It belongs to one plan on one set of examples; a checkpoint of another training is not used.
-    """
-
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        self.folder = folder
-        self.path = folder / "checkpoint.safetensors"
-        self.identity = json.dumps(identity, sort_keys=True, default=str)
-
-    def save(self, named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, done: int, losses: list[float]) -> None:
-        from safetensors.torch import save
-
-        tensors: dict[str, Tensor] = {"random": self._dropout(named)[0](), "losses": torch.tensor(losses, dtype=torch.float64)}
-        for name, parameter in named.items():
-            tensors[f"weight:{name}"] = parameter.detach().contiguous()
-            for key, value in optimizer.state.get(parameter, {}).items():
-                tensors[f"{key}:{name}"] = value.contiguous() if isinstance(value, Tensor) else torch.tensor(value)
-        header = {"identity": self.identity, "done": str(done)}
-        with atomic_write(self.path) as file:
-            file.write(save(tensors, metadata=header))
-
-    def load(self, named: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, losses: list[float]) -> int:
-        """Restore a checkpoint of this same training, if there is one; the number of steps it had done."""
-        from safetensors import safe_open
-        from safetensors.torch import load_file
-
-        if not self.path.exists():
-            return 0
-        with safe_open(self.path, "pt") as file:
-            header = file.metadata() or {}
-        if header.get("identity") != self.identity:
-            return 0
-        tensors = load_file(self.path)
-        for name, parameter in named.items():
-            parameter.data.copy_(tensors[f"weight:{name}"])
-        for name, tensor in tensors.items():
-            key, _, owner = name.partition(":")
-            if owner and key != "weight":
-                optimizer.state[named[owner]][key] = tensor.to(named[owner].device) if tensor.ndim else tensor
-        self._dropout(named)[1](tensors["random"])
-        losses.extend(tensors["losses"].tolist())
-        return int(header["done"])
-
-    def remove(self) -> None:
-        """Delete the checkpoint of a finished training, and nothing else that is in the folder."""
-        self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
-
-    def _dropout(self, named: dict[str, nn.Parameter]) -> tuple[Callable[[], Tensor], Callable[[Tensor], None]]:
-        """Get and set the state of the generator that draws dropout on the weights' device."""
-        device = next(iter(named.values())).device
-        module: Any = {"cuda": torch.cuda, "mps": torch.mps}.get(device.type, torch)
-        place = [device] if device.type == "cuda" else []  # the others have one generator
-        return lambda: module.get_rng_state(*place), lambda state: module.set_rng_state(state, *place)
-
-
-SECONDS_BETWEEN_CHECKPOINTS = 60.0
 WINDOW = 64  # batches per shuffled window that is sorted by length: large enough to pad little, small enough to stay random
 
 
@@ -134,11 +71,12 @@ class FirstTraining(Training):
 
 @dataclass
 class TrainingLog:
-    """Loss of every step, number of examples seen, and seconds."""
+    """Loss of every step, number of examples seen, and seconds; of these, the seconds before an interruption."""
 
     losses: list[float] = field(default_factory=list)
     examples: int = 0
     seconds: float = 0.0
+    seconds_before: float = 0.0
 
 
 def factor(schedule: str, step: int, steps_per_epoch: int, epochs: int) -> float:
@@ -168,7 +106,7 @@ def factor(schedule: str, step: int, steps_per_epoch: int, epochs: int) -> float
 def train(
     step: Callable[[Numbers], Tensor],
     groups: Sequence[Group],
-    lengths: Sequence[int],
+    lengths: Sequence[int] | Numbers,
     plan: Plan,
     *,
     seed: int = 0,
@@ -176,24 +114,25 @@ def train(
     after_step: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
     identity: str = "",
+    generator: torch.Generator | None = None,
     what: str = "training",
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train until the plan is done. With a checkpoint folder an interrupted run continues exactly where it stopped.
 
-    `identity` says what is trained on what: a checkpoint of anything else is not used. `after_step` runs after every optimizer
-    step, for what must always hold (such as row norms).
+    `identity` says what is trained on what: a checkpoint of anything else is not used; it holds the state of `generator` too, from which
+    `step` may draw. `after_step` runs after every optimizer step, for what must always hold (such as row norms).
     """
     groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
-    parameters = [{"params": list(group.named.values()), "lr": group.lr, "weight_decay": group.decay} for group in groups]
-    optimizer = torch.optim.AdamW(parameters, fused=True)  # one pass over parameters and moments, not a dozen
+    optimizer = _optimizer(groups)
     steps_per_epoch, log = math.ceil(len(lengths) / plan.batch_size), TrainingLog()
     torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
-    saved = Checkpoint(checkpoint, {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}) if checkpoint else None
-    resumed = saved.load(named, optimizer, log.losses) if saved else 0  # steps done before
-    started = last_save = time.monotonic()
+    training = {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}
+    saved = Checkpoint(checkpoint, training, named, optimizer, generator) if checkpoint else None
+    resumed, log.seconds_before = saved.load(log.losses) if saved else (0, 0.0)  # steps done before, and the time they took
+    started = time.monotonic()
     epochs = (bucketed(lengths, plan.batch_size, seed=seed, epoch=epoch) for epoch in range(plan.epochs))
     with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupt:
         advance(resumed)
@@ -205,16 +144,20 @@ def train(
             log.losses.append(_update(step, batch, optimizer, groups, rate, number))
             after_step()
             advance(1)
-            if saved and (interrupt.requested or time.monotonic() - last_save > SECONDS_BETWEEN_CHECKPOINTS):
-                saved.save(named, optimizer, number + 1, log.losses)
-                last_save = time.monotonic()
+            if saved and (interrupt.requested or saved.due):
+                saved.save(number + 1, log.losses)
             if interrupt.requested:
                 raise KeyboardInterrupt
     _check_finite(named, "weight", len(log.losses))
     if saved:
         saved.remove()
-    log.seconds = time.monotonic() - started
+    log.seconds = log.seconds_before + time.monotonic() - started
     return log
+
+
+def _optimizer(groups: Sequence[Group]) -> torch.optim.Optimizer:
+    parameters = [{"params": list(group.named.values()), "lr": group.lr, "weight_decay": group.decay} for group in groups]
+    return torch.optim.AdamW(parameters, fused=True)  # one pass over parameters and moments, not a dozen
 
 
 def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int) -> float:
@@ -284,7 +227,7 @@ class _Interruptible:
         self.requested = True
 
 
-def bucketed(lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int) -> list[Numbers]:
+def bucketed(lengths: Sequence[int] | Numbers, batch_size: int, *, seed: int, epoch: int) -> list[Numbers]:
     """One epoch's batches: every example once, those of similar length together, in an order that seed and epoch decide."""
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))

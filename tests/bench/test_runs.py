@@ -25,6 +25,15 @@ from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.incdsi import IncDSI
 from promptdsi.methods.rows_only import RowsOnly
 
+TOPIC = """
+[[system]]
+label = "Topic"
+method = "promptdsi"
+prompts = "topic"
+parameter = "add.row_lr"
+sweep = [1e-4, 1e-2]
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path, backbone: str) -> Path:
@@ -124,6 +133,21 @@ def test_runs_that_share_vectors_are_the_same_as_runs_made_alone(folder: Path, s
         shared, single = store.run(run), alone.run(run)
         assert shared is not None and single is not None
         assert (shared.ranks, shared.d0_sha256, shared.searched) == (single.ranks, single.d0_sha256, single.searched)
+
+
+def test_topic_runs_share_the_documents_and_topics_of_d0(folder: Path, store: RunStore, tmp_path: Path) -> None:
+    text = (folder / "both.toml").read_text()
+    (folder / "both.toml").write_text(text[: text.index("[[system]]")] + TOPIC)
+    runs = read_experiment(folder / "both.toml", "small").runs
+    runner = Runner(store, offline=True)
+    runner.run(runs)
+    kinds = [key.split()[0] for key in runner._cache[1].results]
+    assert len(runs) == 2 and kinds.count("topics") == kinds.count("documents") == 1
+    alone = RunStore(tmp_path / "alone")
+    Runner(alone, offline=True).run(runs[1:])
+    shared, single = store.run(runs[1]), alone.run(runs[1])
+    assert shared is not None and single is not None and shared.topics is not None
+    assert (shared.ranks, shared.topics) == (single.ranks, single.topics)
 
 
 def test_a_stream_may_name_the_generator_of_its_pseudo_queries(store: RunStore) -> None:

@@ -15,9 +15,9 @@ from all_strategies import ALL
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, TorchEncoder
 from promptdsi.model.config import PROMPT_LAYERS
 from promptdsi.model.dsi import DSI
-from promptdsi.model.path import Ids, Tokenized
 from promptdsi.model.prompts import make_strategy, strategies
 from promptdsi.model.prompts.strategy import ArrayPool
+from promptdsi.model.tokenizer import Ids, Tokenized
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -84,6 +84,13 @@ def test_vectors_are_the_models(strategy: str, family: str, pooling: str) -> Non
 @pytest.mark.parametrize("strategy", ["s++", "coda"])
 def test_vectors_are_the_models_with_every_option(strategy: str, options: dict[str, Any], keywords: dict[str, Any]) -> None:
     model = tiny.begun(strategy, options=options, **keywords)
+    np.testing.assert_allclose(engine_of(model).encode(QUERIES).vectors, expected(model, QUERIES), atol=2e-6)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"selection": "two-pass"}, {"prefix_space": "pre"}], ids=["one pass", "two passes", "before"])
+@pytest.mark.parametrize("strategy", ["l2p", "topic"])
+def test_vectors_are_the_models_with_several_prompts(strategy: str, keywords: dict[str, Any]) -> None:
+    model = tiny.begun(strategy, options={"top_k": 2, "prompt_layers": (1, 3)}, **keywords)
     np.testing.assert_allclose(engine_of(model).encode(QUERIES).vectors, expected(model, QUERIES), atol=2e-6)
 
 

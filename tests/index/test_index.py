@@ -229,3 +229,12 @@ def test_a_hit_names_the_page_of_its_snippet_and_shows_headings_once(tmp_path: P
     hits = {query: next(hit for hit in index.search(query) if hit.docid == "manual") for query in ("spare key", "valve below the sink")}
     assert [hit.page for hit in hits.values()] == [1, 2]
     assert all(hit.snippet == "The spare key is with the neighbour. Water: The main valve is below the sink." for hit in hits.values())
+
+
+def test_what_the_query_engine_cannot_do_is_refused_at_create(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
+    options = {"prompt_layers": [1, 2], "reselect_per_layer": True}
+    with pytest.raises(UsageError, match="reselect_per_layer is for promptdsi bench alone"):
+        small.create(tmp_path / "index", corpora[0], backbone, prompts="l2p", prompt_options=options)
+    assert not (tmp_path / "index").exists()
+    with pytest.raises(UsageError, match="it needs selection=single"):
+        small.method("promptdsi", backbone, prompts="l2p", prompt_options=options, selection="two-pass").check()

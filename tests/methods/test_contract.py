@@ -62,7 +62,7 @@ def test_the_contract(name: str, backbone: str, corpora: list[Corpus], tmp_path:
     method.save(tmp_path / "saved")
     again = type(method).load(tmp_path / "saved")
     assert again.search(QUERIES, k=100) == results and again.get_params() == method.get_params()
-    again.add(corpora[2])
+    assert again.add(corpora[2]).search(QUERIES, k=100) == method.add(corpora[2]).search(QUERIES, k=100)  # a loaded method trains alike
     repeated: Any = small.method(name, backbone)
     repeated.fit(corpora[0]).add(corpora[1])
     assert repeated.search(QUERIES, k=100) == results  # same seed, same bits

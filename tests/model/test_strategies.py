@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tiny
 import torch
@@ -334,3 +336,65 @@ def test_as_published_mixes_the_prompts_of_a_batch_and_an_index_refuses_it() -> 
             assert [int(result[query, layer, side, 0, 0]) for query in range(batch) for side in (0, 1)] == entries
     with pytest.raises(UsageError, match="a result depends on the other queries of its batch"):
         make_method("promptdsi", "paper", {"prompts": "s++", "prompt_options": {"as_published": True}})
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"top_k": 2},
+    {"prompt_layers": (3, 1), "reselect_per_layer": True},
+    {"prompt_layers": (1, 3), "reselect_per_layer": True, "top_k": 2},
+]
+
+
+@torch.no_grad()
+def reference(model: tiny.DSI, tokens: tiny.Tokens) -> Tensor:
+    """The vector of one query (1, D), layer by layer: keys compared one by one, rows of the chosen prompts put together by hand."""
+    strategy, states = model.strategy, model.encoder.embed(tokens)
+    keys, prompts = torch.cat(list(strategy.keys)), torch.cat(list(strategy.prompts))
+    chosen: list[int] = []
+    for layer in range(1, model.encoder.config.layers + 1):
+        if layer not in strategy.prompt_layers:
+            states = model.encoder.run(states, tokens, first=layer, last=layer)
+            continue
+        if not chosen or strategy.reselect_per_layer:
+            query = states[0].sum(0) / states.shape[1]
+            cosines = [float(query @ key / query.norm() / key.norm()) for key in keys]
+            chosen = sorted(range(len(keys)), key=lambda number: -cosines[number])[: getattr(strategy, "top_k", 1)]
+        position = strategy.prompt_layers.index(layer)
+        sides = [torch.cat([prompts[number, position, side] for number in chosen]) for side in (0, 1)]
+        states = model.encoder.run(states, tokens, first=layer, last=layer, prefixes={layer: torch.stack(sides)[None]})
+    return states.mean(1) if model.pooling == "mean" else states[:, 0]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["two prompts", "each layer", "both"])
+@pytest.mark.parametrize("name", ["l2p", "topic"])
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_several_prompts_and_a_choice_at_each_layer_are_those_of_the_reference(name: str, options: dict[str, Any], pooling: str) -> None:
+    model = tiny.begun(name, options=options, pooling=pooling)
+    tokens = tiny.batch(7, 3, 12, 3, 1, 9, 5, 6)
+    batched = model(tokens).vectors
+    for number in range(8):
+        alone = tiny.only(tokens, number)
+        torch.testing.assert_close(model(alone).vectors[0], batched[number], **CLOSE)  # whatever its batch
+        torch.testing.assert_close(batched[number], reference(model, alone)[0], **CLOSE)
+    if model.strategy.reselect_per_layer:
+        model.strategy.reselect_per_layer = False
+        assert not torch.allclose(model(tokens).vectors, batched, **CLOSE)  # some query chose otherwise at the later layer
+
+
+def test_the_match_term_pulls_every_chosen_key_and_no_gradient_reaches_a_query() -> None:
+    model = tiny.begun("l2p", options={"top_k": 2, "prompt_layers": (1, 2), "reselect_per_layer": True})
+    model.train()
+    query = torch.randn(4, tiny.WIDTH, requires_grad=True)
+    chosen = cosine(query, model.strategy.keys[0]).topk(2).values  # (4, 2)
+    torch.testing.assert_close(model.strategy.select(query).loss, (1 - chosen).sum(1).mean(), **CLOSE)
+    model(tiny.batch(4, 6)).selection.loss.backward()
+    assert model.strategy.keys[0].grad is not None and model.strategy.prompts[0].grad is None
+
+
+def test_more_prompts_than_there_are_cannot_be_chosen() -> None:
+    with pytest.raises(UsageError, match="top_k=6 prompts of a pool of 5"):
+        make_strategy("l2p", top_k=6)
+    with pytest.raises(UsageError, match="top_k=0"):
+        make_strategy("topic", top_k=0)
+    with pytest.raises(UsageError, match="top_k=4, but D0 gave 3 topics"):
+        tiny.begun("topic", options={"top_k": 4})

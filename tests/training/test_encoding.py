@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -11,7 +14,15 @@ import tiny
 import torch
 
 from promptdsi.training import encoding
-from promptdsi.training.encoding import EncodingCache, encode_batches, encode_unprompted, query_vectors, use_cache
+from promptdsi.training.encoding import (
+    EncodingCache,
+    document_vectors,
+    encode_batches,
+    encode_unprompted,
+    query_vectors,
+    selection_vectors,
+    use_cache,
+)
 
 WORDS = ["tea", "water", "owl", "night", "boat", "lock", "hot", "how", "why", "who"]
 TOKENIZER = tiny.tokenizer(WORDS)
@@ -76,3 +87,40 @@ def test_int8_products_come_close_and_a_search_does_not_use_them(pooling: str, m
         assert torch.equal(query_vectors(model, ids, TOKENIZER), exact)  # a cache tells them apart
     assert not torch.equal(coarse, exact)
     assert float((coarse * exact).sum(1).min()) > 0.97
+
+
+def test_documents_are_cached_as_wholes_and_prompted_queries_never() -> None:
+    ids = texts(9)
+    plain, prompted = tiny.model("none"), tiny.begun("s++")
+    windows = [[ids[0], ids[1]], [ids[2]]]
+    cache = EncodingCache()
+    with torch.no_grad(), use_cache(cache):
+        first, again = (document_vectors(plain, windows, TOKENIZER) for _ in range(2))
+        other = document_vectors(plain, [[ids[0]], [ids[1], ids[2]]], TOKENIZER)  # the same windows of other documents
+        assert [len(vectors) for vectors, _ in cache.results.values()] == [2, 2] and cache.seconds_saved > 0
+        query_vectors(prompted, ids, TOKENIZER)
+        selection_vectors(prompted, ids, TOKENIZER)
+    assert torch.equal(first, again) and not torch.equal(first, other) and len(cache.results) == 2
+    assert torch.equal(first, document_vectors(plain, windows, TOKENIZER))
+
+
+MIXED_PRECISION = """
+import torch, tiny
+from promptdsi.training import encoding
+words = [f"w{number}" for number in range(50)]
+tokenizer, model = tiny.tokenizer(words), tiny.begun("topic")
+ids = tokenizer.encode([" ".join(words[start::7]) for start in range(40)], max_tokens=16).ids
+exact = encoding.query_vectors(model, ids, tokenizer), encoding.selection_vectors(model, ids, tokenizer)
+encoding.autocast = lambda device: torch.autocast(device.type, dtype=torch.bfloat16)  # as on an accelerator
+mixed = encoding.query_vectors(model, ids, tokenizer), encoding.selection_vectors(model, ids, tokenizer)
+assert mixed[0].dtype == torch.float32 and not torch.equal(mixed[0], exact[0])
+torch.testing.assert_close(mixed[0], exact[0], atol=0.05, rtol=0.05)
+assert torch.equal(mixed[1], exact[1])  # prompts are chosen in full precision
+"""
+
+
+def test_encoding_on_an_accelerator_computes_in_bfloat16_and_selects_in_full_precision() -> None:
+    """In a child process, without AMX: virtual machines may announce it and kill whoever uses it (SIGILL)."""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "PYTHONPATH": os.pathsep.join(sys.path)}
+    outcome = subprocess.run([sys.executable, "-c", MIXED_PRECISION], env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, f"exit code {outcome.returncode}\n{outcome.stderr}"

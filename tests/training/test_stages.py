@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from promptdsi.model.dsi import DSI
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import make_strategy
-from promptdsi.training import stages
+from promptdsi.training import encoding, stages
 from promptdsi.training.encoding import EncodingCache, lower_states, query_vectors, uncached_seconds, use_cache
 from promptdsi.training.examples import Examples
 from promptdsi.training.stages import Replay, RowOptions, learn_everything, learn_prompts, learn_rows
@@ -150,7 +150,7 @@ def test_what_a_frozen_encoder_has_encoded_is_not_encoded_again_but_counted() ->
             anew = query_vectors(model, ids, TOKENIZER)
     assert torch.equal(plain, first) and torch.equal(first, again)
     assert not torch.equal(other, plain[:2]) and not torch.equal(anew, plain)
-    took = next(iter(cache.vectors.values()))[1]
+    took = next(iter(cache.results.values()))[1]
     assert cache.seconds_saved == took <= counted
 
 
@@ -191,7 +191,7 @@ def test_prompts_are_chosen_alike_under_mixed_precision() -> None:
 
 
 def test_the_processor_never_computes_in_bfloat16() -> None:
-    with stages.autocast(torch.device("cpu")):
+    with encoding.autocast(torch.device("cpu")):
         assert not torch.is_autocast_enabled("cpu")
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 

@@ -29,6 +29,7 @@ class Toy:
         self.inputs = torch.randn(40, 6, generator=generator)
         self.weight = nn.Parameter(torch.zeros(6))
         self.other = nn.Parameter(torch.ones(3))
+        self.generator = torch.Generator().manual_seed(1)
         self.steps = 0
         self.interrupt_at = interrupt_at
 
@@ -37,12 +38,12 @@ class Toy:
         if self.steps == self.interrupt_at:
             os.kill(os.getpid(), signal.SIGINT)
         inputs = nn.functional.dropout(self.inputs[torch.from_numpy(batch)], 0.3)
-        return ((inputs @ self.weight - 1) ** 2).mean()
+        return ((inputs @ self.weight - torch.rand((), generator=self.generator)) ** 2).mean()
 
     def run(self, checkpoint: Path | None = None, *, seed: int = 5, **plan: Any) -> TrainingLog:
         groups = [Group({"weight": self.weight}, 0.05, 0.1)]
         settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "schedule": "linear"} | plan
-        return train(self.step, groups, LENGTHS, Plan(**settings), seed=seed, checkpoint=checkpoint)
+        return train(self.step, groups, LENGTHS, Plan(**settings), seed=seed, checkpoint=checkpoint, generator=self.generator)
 
 
 def test_same_seed_same_bits_other_seed_other_bits() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from promptdsi.model.backbone import backbone_folder
-from promptdsi.model.path import Ids
+from promptdsi.model.tokenizer import Ids
 
 PROMPTED_LAYER, PREFIX_ROWS = 2, 10
 

@@ -24,7 +24,7 @@ from promptdsi.corpus import Corpus
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.model.backbone import backbone_folder, load_backbone, read_tokenizer
-from promptdsi.model.path import Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.training.encoding import lower_states
 from promptdsi.training.examples import Examples, TrainingPair, tokenize_pairs, training_pairs_of
 from promptdsi.training.objectives import cross_entropy

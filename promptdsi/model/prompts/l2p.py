@@ -1,13 +1,15 @@
 """l2p: a shared pool; each query takes the prompt with the nearest key, in training and test alike. Try: --prompts l2p
 
-Prompts learn from the cross-entropy only, keys from the match term 1 − cos(q, k) of the chosen key only; both stay open at
-every corpus. `key_update="closed_form"` replaces the match term by its fixed point, spherical k-means on the new queries.
+Prompts learn from the cross-entropy only, keys from the match term 1 − cos(q, k) of the chosen keys only; both stay open at
+every corpus. With `top_k` the rows of several prompts follow each other. `key_update="closed_form"` replaces the match term by its
+fixed point, spherical k-means on the new queries.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from promptdsi.errors import UsageError
 from promptdsi.model.path import Selection, unit
 from promptdsi.model.prompts.strategy import PromptStrategy
 
@@ -20,9 +22,11 @@ LLOYD_STEPS = 50
 class L2P(PromptStrategy):
     name = "l2p"
 
-    def __init__(self, *, pool_size: int = 5, key_update: str = "sgd", **keywords: Any) -> None:
+    def __init__(self, *, pool_size: int = 5, top_k: int = 1, key_update: str = "sgd", **keywords: Any) -> None:
         super().__init__(**keywords)
-        self.pool_size = pool_size  # M in the paper
+        if not 1 <= top_k <= pool_size:
+            raise UsageError(f"top_k={top_k} prompts of a pool of {pool_size}")
+        self.pool_size, self.top_k = pool_size, top_k  # M and N in the paper
         self.key_update = key_update
 
     def begin_corpus(self, queries: Tensor) -> None:
@@ -51,4 +55,4 @@ class L2P(PromptStrategy):
 
     def select(self, query: Any) -> Selection:
         similarity = self.similarity(query)  # (B, M)
-        return self.selection(similarity.argmax(1), similarity, match=self.key_update == "sgd")
+        return self.selection(self.nearest(similarity, self.top_k), similarity, match=self.key_update == "sgd")

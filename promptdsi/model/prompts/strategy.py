@@ -63,8 +63,9 @@ class PromptStrategy(ABC):
 
     Keywords shared by all: `prompt_length` counts both sides (20 = 10 key rows + 10 value rows); `prompt_layers` are numbered
     from 1; `center` subtracts the mean selection vector of D0 before any cosine; `prompt_init` is `uniform` (−1, 1) or `small`
-    (normal, 0.02); `null_prompt` lets queries that look like D0's go without a prompt; `as_published` mixes the prompts of a
-    batch as the published code does, for an ablation: a query's result then depends on its batch.
+    (normal, 0.02); `null_prompt` lets queries that look like D0's go without a prompt; `reselect_per_layer` chooses anew before each
+    prompted layer, by the mean of the states entering it, with the same keys (the match term pulls them at the first one only);
+    `as_published` mixes the prompts of a batch as the published code does, for an ablation: a query's result then depends on its batch.
     """
 
     name: ClassVar[str]
@@ -82,6 +83,7 @@ class PromptStrategy(ABC):
         center: bool = False,
         null_prompt: bool = False,
         as_published: bool = False,
+        reselect_per_layer: bool = False,
         seed: int = 0,
     ) -> None:
         self.prompt_length = prompt_length
@@ -90,6 +92,7 @@ class PromptStrategy(ABC):
         self.center = center
         self.null_prompt = null_prompt
         self.as_published = as_published
+        self.reselect_per_layer = reselect_per_layer
         self.seed = seed
 
     def get_params(self) -> dict[str, Any]:
@@ -159,16 +162,30 @@ class PromptStrategy(ABC):
         """Cosine of each query with each key: (B, M)."""
         return cosine(self.centered(query), concat(self.keys))
 
+    def nearest(self, similarity: Any, count: int) -> Any:
+        """The numbers of the keys most similar to each query, best first: (B, N), or (B,) where `count` is 1."""
+        if count == 1:
+            return similarity.argmax(1)
+        return array_namespace(similarity).argsort(-similarity, axis=1, stable=True)[:, :count]
+
     def choose(self, ids: Any) -> Any:
-        """The prompts of the given numbers: (B, L, 2, P, D). Indexing per query keeps batches independent."""
-        prefix = concat(self.prompts)[ids]
-        return mixed(prefix) if self.as_published else prefix
+        """The prompts of the given numbers (B,) or (B, N): (B, L, 2, N P, D), the rows of several one after the other.
+
+        Indexing per query keeps batches independent.
+        """
+        chosen = concat(self.prompts)[ids]
+        if ids.ndim == 2:
+            batch, count, layers, sides, rows, width = chosen.shape
+            chosen = array_namespace(chosen).permute_dims(chosen, (0, 2, 3, 1, 4, 5)).reshape(batch, layers, sides, count * rows, width)
+        return mixed(chosen) if self.as_published else chosen
 
     def selection(self, ids: Any, similarity: Any, *, match: bool = False) -> Selection:
-        """The selection of prompt `ids` (B,) by their keys' `similarity` (B, M); `match` adds 1 − cos of the chosen keys in training."""
+        """The selection of prompt `ids` (B,) or (B, N) by their keys' `similarity` (B, M); `match` adds 1 − cos of the chosen keys in
+        training."""
         xp = array_namespace(similarity)
-        chosen = xp.take_along_axis(similarity, ids[:, None], axis=1)[:, 0]  # (B,)
-        return Selection(self.choose(ids), ids, chosen, xp.mean(1 - chosen) if match and self.training else 0.0)
+        chosen = xp.take_along_axis(similarity, ids if ids.ndim == 2 else ids[:, None], axis=1)  # (B, N)
+        loss = xp.mean(xp.sum(1 - chosen, axis=1)) if match and self.training else 0.0
+        return Selection(self.choose(ids), ids if ids.ndim == 1 else ids[:, 0], chosen[:, 0], loss)
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness for the next block of prompts, keys, …: the same for the same seed and number of blocks."""

@@ -1,14 +1,15 @@
 """topic: one prompt per topic mined from D0; the keys are the topics' mean query vectors and never change. Try: --prompts topic
 
 All prompts stay open at every corpus, shared over time; a prompt moves only in steps where a query selects it. Which topic a query
-belongs to never changes, because keys and lower layers are frozen. Objective: cross-entropy only.
+belongs to never changes, because keys and lower layers are frozen. With `top_k` the rows of several prompts follow each other.
+Objective: cross-entropy only.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from promptdsi.errors import PromptDSIError
+from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.model.path import Selection, unit
 from promptdsi.model.prompts.strategy import PromptStrategy
 
@@ -20,6 +21,12 @@ class Topic(PromptStrategy):
     name = "topic"
     wants_topics = True
 
+    def __init__(self, *, top_k: int = 1, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        if top_k < 1:
+            raise UsageError(f"top_k={top_k}: at least one prompt must be chosen")
+        self.top_k = top_k
+
     def prepare(self, queries: Tensor, topics: Tensor | None = None) -> None:
         """Keys = means of the unit selection vectors of each topic's queries; topic −1 (outliers) is dropped."""
         import torch
@@ -30,6 +37,8 @@ class Topic(PromptStrategy):
         labels = topics[topics >= 0].unique()
         if len(labels) < 2:
             raise PromptDSIError(f"D0 gave {len(labels)} topics, at least two are needed; use more documents or another strategy")
+        if len(labels) < self.top_k:
+            raise UsageError(f"top_k={self.top_k}, but D0 gave {len(labels)} topics")
         position = torch.searchsorted(labels, topics.clamp(min=0))
         directions = unit(self.centered(queries)) * (topics >= 0)[:, None]
         sums = queries.new_zeros(len(labels), queries.shape[1]).index_add_(0, position, directions)  # (M, D)
@@ -45,4 +54,4 @@ class Topic(PromptStrategy):
 
     def select(self, query: Any) -> Selection:
         similarity = self.similarity(query)  # (B, M)
-        return self.selection(similarity.argmax(1), similarity)
+        return self.selection(self.nearest(similarity, self.top_k), similarity)
