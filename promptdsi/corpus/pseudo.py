@@ -71,8 +71,9 @@ def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *,
     missing = {content: document for content, document in missing.items() if content not in cache.queries}
     contents = list(missing)
     with progress(f"writing queries with {generator.NAME}", total=len(contents), unit="documents") as advance:
-        for start in range(0, len(contents), generator.batch_size):
-            batch = contents[start : start + generator.batch_size]
+        at_once = generator.documents_at_once() if contents else 1
+        for start in range(0, len(contents), at_once):
+            batch = contents[start : start + at_once]
             texts = generator.generate([missing[content] for content in batch])
             cache.add((content, unique_queries(queries, generator.per_document)) for content, queries in zip(batch, texts, strict=True))
             advance(len(batch))
