@@ -36,7 +36,7 @@ def report(results: SystemResults) -> Iterator[Part]:
             if record is None or record.topics is None:
                 yield Text(f"{result.label}: no topics are recorded: –")
                 continue
-            topics = read(record.topics)
+            topics = read(record.topics, results.queries.get(setting.name))
             title = f"{setting.label}, {result.label}, seed {record.run.seed}"
             yield Text(
                 f"{title}: {len(topics)} topics hold {sum(topic.documents for topic in topics):,} documents of D0, "
@@ -52,9 +52,11 @@ def report(results: SystemResults) -> Iterator[Part]:
                 yield _examples(title, topics)
 
 
-def read(record: TopicRecord) -> list[Topic]:
-    """Topics of a record, the largest first."""
+def read(record: TopicRecord, queries: dict[str, str] | None = None) -> list[Topic]:
+    """Topics of a record, the largest first; their examples are dev queries where the texts of `queries` are given by id."""
     examples = record.examples or [[] for _ in record.words]
+    if queries is not None and record.queryids is not None:
+        examples = [[queries[queryid] for queryid in queryids] for queryids in record.queryids]
     topics = zip(record.counts, record.words, record.weights, examples, strict=True)
     return sorted((Topic(number, *topic) for number, topic in enumerate(topics)), key=lambda topic: (-topic.documents, topic.number))
 

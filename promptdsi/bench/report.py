@@ -11,17 +11,21 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from promptdsi.bench.plan import Experiment, Setting
+from promptdsi.bench.preflight import stream_folder
 from promptdsi.bench.run_records import D0Record, RunRecord
 from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import Params
 from promptdsi.bench.system_results import SystemResults, collect_results
 from promptdsi.bench.tables import Table, escape_latex
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.streams import read_manifest
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.evaluation.continual import RESAMPLES
 from promptdsi.files import atomic_write
@@ -87,10 +91,15 @@ def load_report(experiment: Experiment) -> Callable[[SystemResults], Iterable[Pa
     return report  # type: ignore[no-any-return]
 
 
-def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
-    """Write the report and its figures; what has not run yet is shown as a dash and listed at the end."""
+def write_report(experiment: Experiment, store: RunStore, *, queries: bool = False) -> list[Path]:
+    """Write the report and its figures; what has not run yet is shown as a dash and listed at the end.
+
+    With `queries` it may show text of the data, read from the streams in the store's work folder: not for publication as it is.
+    """
     report = load_report(experiment)
     results = collect_results(experiment, store)
+    if queries:
+        results = replace(results, queries={setting.name: d0_queries(setting, store) for setting, _ in results.settings()})
     parts = list(report(results))
     base = store.folder / experiment.scale / experiment.name
     texts = {".md": markdown(results, parts), ".tex": latex(results, parts)}
@@ -102,6 +111,13 @@ def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
             out.write(text.encode("utf-8"))
     figures = [save_plot(part, base.parent / f"{experiment.name}-{part.name}") for part in parts if isinstance(part, Plot)]
     return [*(base.with_suffix(suffix) for suffix in texts), *chain.from_iterable(figures)]
+
+
+def d0_queries(setting: Setting, store: RunStore) -> dict[str, str]:
+    """The text of the queries of D0 by id, from the stream that the runs were made on."""
+    folder = stream_folder(store, setting.d0.stream)
+    name = read_manifest(folder)["corpora"][0]["name"]
+    return {query.queryid: query.text for query in Corpus.read(folder / name, splits=()).queries}
 
 
 def save_plot(plot: Plot, path: Path) -> list[Path]:

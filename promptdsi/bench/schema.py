@@ -78,6 +78,7 @@ class SettingTable(BaseModel, extra="forbid"):
     only: Labels = ()
     add: Params = {}
     methods: dict[str, Params] = {}
+    search: NonNegativeInt | None = None  # settings tried at most, whatever a system's own `search` says
 
 
 class ScaleFile(BaseModel, extra="forbid"):
