@@ -30,7 +30,7 @@ class Counts(NamedTuple):
 
     pages: int = 109_714
     lines: int = 3_213_835
-    judged: int = 321_582
+    relevant: int = 321_582
 
 
 class Page(NamedTuple):
@@ -55,7 +55,7 @@ def write_nq(folder: Path, counts: Counts) -> None:
     """Train in the simplified format, one example per page; dev in the whole format, with tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(folder / "v1.0-simplified_simplified-nq-train.jsonl.gz", map(_simplified, range(counts.pages)))
-    _write_lines(folder / "v1.0-simplified_nq-dev-all.jsonl.gz", map(_whole, range(0, counts.pages, TEST_EVERY)))
+    _write_lines(folder / "v1.0-simplified_nq-dev-all.jsonl.gz", map(_with_tokens, range(0, counts.pages, TEST_EVERY)))
 
 
 def _simplified(number: int) -> str:
@@ -74,7 +74,7 @@ def write_few(folder: Path, documents: int) -> None:
     Corpus([Document(f"page{number}", " ".join(each.body), each.title) for number, each in enumerate(pages)]).write(folder)
 
 
-def _whole(number: int) -> str:
+def _with_tokens(number: int) -> str:
     title, body, _ = page(number, NQ_WORDS)
     marked = ["<P>", *body, "</P>"]
     tokens = [{"token": token, "html_token": token.startswith("<"), "start_byte": 0, "end_byte": 0} for token in marked]
@@ -85,10 +85,10 @@ def _whole(number: int) -> str:
 def write_msmarco(folder: Path, counts: Counts) -> None:
     """The five files. Judged documents are spread over the docs file, which is to be read to its end."""
     folder.mkdir(parents=True, exist_ok=True)
-    step = counts.lines // counts.judged
-    judged = range(0, step * counts.judged, step)
+    step = counts.lines // counts.relevant
+    relevant = range(0, step * counts.relevant, step)
     _write_lines(folder / "msmarco-docs.tsv", map(_document_line, range(counts.lines)))
-    for split, numbers in (("train", judged), ("dev", judged[::TEST_EVERY])):
+    for split, numbers in (("train", relevant), ("dev", relevant[::TEST_EVERY])):
         shift = 0 if split == "train" else counts.lines
         questions = (f"{shift + number}\t{page(number, MS_WORDS).question}" for number in numbers)
         _write_lines(folder / f"msmarco-doc{split}-queries.tsv", questions)
@@ -115,7 +115,7 @@ def write_bert(folder: Path, *, layers: int = 2, width: int = 32) -> None:
     pieces = [*SPECIAL, *FUNCTION_WORDS, *INVENTED, *letters, *(f"##{letter}" for letter in letters)]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     torch.manual_seed(0)
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 2 * width}
+    sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 2 * width}
     BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=130, **sizes)).save_pretrained(folder)
     BertWordPieceTokenizer(vocab=vocabulary, lowercase=True).save(str(folder / "tokenizer.json"))
 
@@ -132,6 +132,6 @@ def write_t5(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
     config = T5Config(vocab_size=len(words), decoder_start_token_id=0, eos_token_id=1, **sizes)
     T5ForConditionalGeneration(config).save_pretrained(folder)

@@ -1,6 +1,6 @@
 """Rehearse the paper's scale without a GPU: its numbers of documents, its commands, tiny random models; measure time and memory.
 
-    python -m tools.rehearse_paper [--hours 3] [--folder .] [--pages N --lines N --judged N]   # writes docs/results/rehearsal.{json,md}
+    python -m tools.rehearse_paper [--hours 3] [--folder .] [--pages N --lines N --relevant N]   # writes docs/results/rehearsal.{json,md}
 
 Raw files in the official formats are made in FOLDER/rehearsal, then every command of docs/research.md runs there as a process of its own,
 one for each system of experiments/main.toml in both settings of experiments/scales/rehearsal.toml. Finished stages are not run again, so
@@ -27,6 +27,7 @@ from tools.rehearsal_data import Counts, write_bert, write_few, write_msmarco, w
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {"nq": "NQ320k", "ms": "MS MARCO 300k"}
 BENCH = "--scale rehearsal --results rehearsal/results --offline"
+RUN = f"promptdsi bench run experiments/main.toml {BENCH}"
 FEW = 200  # documents for which the random T5 writes queries: it would take hours for all
 DONE, STOPPED, FAILED, MISSING = "done", "interrupted", "failed", "not run"
 NOT_AS_IN_THE_PAPER = (
@@ -49,7 +50,7 @@ def stages(counts: Counts) -> list[Stage]:
     systems = [system["label"] for system in tomllib.loads((ROOT / "experiments/main.toml").read_text("utf-8"))["system"]]
     last = [label for label in ("Joint", "DPR", "IncDSI", "IncDSI*") if label in systems]
     systems = [label for label in systems if label not in last and label != "BM25"] + last
-    sizes = f"--pages {counts.pages} --lines {counts.lines} --judged {counts.judged}"
+    sizes = f"--pages {counts.pages} --lines {counts.lines} --relevant {counts.relevant}"
     planned = [
         Stage("raw files and models", "", f"python -m tools.rehearse_paper --make {sizes}"),
         Stage(
@@ -59,17 +60,19 @@ def stages(counts: Counts) -> list[Stage]:
         ),
         Stage("plan", "", "promptdsi bench plan experiments/main.toml --scale rehearsal --results rehearsal/results"),
     ]
-    for setting in SETTINGS:
-        planned.append(_run_of("stream, then BM25", setting, "BM25"))
-    for setting in SETTINGS:
-        planned.append(Stage("D0", setting, f"promptdsi bench run experiments/datasets.toml {BENCH} --setting {setting}"))
-        planned += [_run_of(label, setting, label) for label in systems]
+    if counts == Counts():
+        planned += [_run_of("stream, then BM25", setting, "BM25") for setting in SETTINGS]
+        for setting in SETTINGS:
+            planned.append(Stage("D0", setting, f"promptdsi bench run experiments/datasets.toml {BENCH} --setting {setting}"))
+            planned += [_run_of(label, setting, label) for label in systems]
+    else:  # small ones spend their time on starting: one process for all systems
+        planned += [Stage("stream, D0, all systems", setting, f"{RUN} --setting {setting}") for setting in SETTINGS]
     reported = " ".join(f"experiments/{name}.toml" for name in ("datasets", "main", "topics"))
     return [*planned, Stage("report", "", f"promptdsi bench report {reported} --scale rehearsal --results rehearsal/results")]
 
 
 def _run_of(name: str, setting: str, label: str) -> Stage:
-    return Stage(name, setting, f"promptdsi bench run experiments/main.toml {BENCH} --setting {setting} --only {shlex.quote(label)}")
+    return Stage(name, setting, f"{RUN} --setting {setting} --only {shlex.quote(label)}")
 
 
 def run_stage(stage: Stage, folder: Path, until: float) -> dict[str, Any]:
@@ -98,22 +101,23 @@ def run_stage(stage: Stage, folder: Path, until: float) -> dict[str, Any]:
     }
 
 
-def hits(folder: Path) -> dict[tuple[str, str], str]:
-    """Hits@10 of every recorded run after its last corpus, on D0 and over the new corpora, by (source, method)."""
-    shares = {}
+def recorded(folder: Path) -> dict[str, dict[str, str]]:
+    """Of every recorded run, by source: seconds, and Hits@10 after the last corpus on D0 and over the new corpora."""
+    runs: dict[str, dict[str, str]] = {}
     for path in sorted((folder / "rehearsal/results/runs").glob("*.json")):
         record = json.loads(path.read_text("utf-8"))
-        if "method" in record["run"]:
-            steps = record["ranks"]["test"]
-            corpora = [[rank <= 10 for rank in ranks] for ranks in steps[max(steps, key=int)]]
-            new = [hit for corpus in corpora[1:] for hit in corpus]
-            label = record["run"]["params"].get("prompts", "s++") if record["run"]["method"] == "promptdsi" else record["run"]["method"]
-            key = (
-                record["run"]["stream"]["source"],
-                label + (" with train queries" if record["run"]["params"].get("train_queries") else ""),
-            )
-            shares[key] = f"{100 * sum(corpora[0]) / len(corpora[0]):.1f} / {100 * sum(new) / max(1, len(new)):.1f}"
-    return shares
+        of_source = runs.setdefault(record["run"]["stream"]["source"], {})
+        if path.name.startswith("d0-"):
+            of_source["D0"] = f"{record['seconds']:,.1f} s"
+            continue
+        seconds = record["fit_seconds"] + record["search_seconds"] + sum(step["seconds"] for step in record["steps"])
+        steps = record["ranks"]["test"]
+        d0, *new = [[rank <= 10 for rank in ranks] for ranks in steps[max(steps, key=int)]]
+        hits = [100 * sum(corpus) / max(1, len(corpus)) for corpus in (d0, [hit for corpus in new for hit in corpus])]
+        name = path.stem.rpartition("-")[0].removesuffix(f"-{record['run']['seed']}")
+        words = " with train queries" if record["run"]["params"].get("train_queries") else ""
+        of_source[name + words] = f"{seconds:,.1f} s; H@10 on D0 {hits[0]:.1f}, on new corpora {hits[1]:.1f}"
+    return runs
 
 
 def rehearse(folder: Path, counts: Counts, hours: float) -> None:
@@ -134,25 +138,23 @@ def rehearse(folder: Path, counts: Counts, hours: float) -> None:
 
 def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any]]) -> None:
     nothing = {"wall s": "–", "processor s": "–", "peak GiB": "–", "state": MISSING}
-    shares, sources = hits(folder), {"nq": "nq320k", "ms": "msmarco300k", "": ""}
-    rows = []
-    for stage in stages(counts):
-        method = {"rows only": "rows", "stream, then bm25": "bm25"}.get(stage.name.lower(), stage.name.lower())
-        share = shares.get((sources[stage.setting], method), "–")
-        rows.append(
-            {"stage": stage.name, "data": SETTINGS.get(stage.setting, "–"), **measured.get(stage.command, nothing), "H@10 D0 / new": share}
-        )
+    rows = [
+        {"stage": stage.name, "data": SETTINGS.get(stage.setting, "–"), **measured.get(stage.command, nothing)} for stage in stages(counts)
+    ]
     finished = [row for row in rows if row["state"] == DONE]
+    full_size = counts == Counts()
+    sizes = " ".join(f"--{name} {size}" for name, size in counts._asdict().items())
     evidence.write(
-        "rehearsal",
-        "The paper's scale, rehearsed without a GPU",
-        "make rehearse-paper",
+        "rehearsal" if full_size else "rehearsal-small",
+        "The paper's scale, rehearsed without a GPU" + ("" if full_size else ": fewer documents"),
+        "make rehearse-paper" if full_size else f"python -m tools.rehearse_paper {sizes}",
         rows,
-        documents=f"{counts.pages:,} pages of NQ; {counts.judged:,} of {counts.lines:,} lines of MS MARCO",
+        documents=f"{counts.pages:,} pages of NQ; {counts.relevant:,} of {counts.lines:,} lines of MS MARCO",
         stages=f"{len(finished)} of {len(rows)} done",
         hours=round(sum(row["wall s"] for row in finished) / 3600, 2),
         peak=f"{max(row['peak GiB'] for row in finished):.2f} GiB",
         **{"not as in the paper": NOT_AS_IN_THE_PAPER},
+        **{"runs (seconds by the wall clock)": recorded(folder)},
         commands={f"{number}": f"`{stage.command}`" for number, stage in enumerate(stages(counts), 1)},
     )
 
@@ -165,7 +167,7 @@ def main() -> None:
     for name, size in Counts()._asdict().items():
         parser.add_argument(f"--{name}", type=int, default=size)
     options = parser.parse_args()
-    counts = Counts(options.pages, options.lines, options.judged)
+    counts = Counts(options.pages, options.lines, options.relevant)
     if not options.make:
         rehearse(options.folder, counts, options.hours)
         return

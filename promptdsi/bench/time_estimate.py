@@ -22,7 +22,7 @@ ANNOTATED = {"msmarco300k": 0.9}  # annotated train queries per document; squadx
 QUERY_TOKENS = 20.0  # of a query, with padding
 DOCUMENTS = {"demo": 352, "squadx": 9_725, "nq320k": 108_617, "msmarco300k": 299_424}  # of a stream that takes all of its source
 OF_D0 = {"nq320k": 98_743, "msmarco300k": 289_424}  # where the source has a split of its own
-TUNE = 0.01  # documents on which settings are searched, as a share
+TUNE = 1_000  # documents on which settings are searched, where a stream does not say how many
 UNKNOWN = 10_000  # documents of any other source
 NO_TRAINING = 30.0  # seconds of a method that trains nothing, for 3,000 documents: it encodes or counts words
 SOLVING = 0.05  # seconds of a row that IncDSI solves: 20 to 50 ms in its paper, on either machine
@@ -65,8 +65,8 @@ def documents_of(stream: Params) -> int:
 
 def first_of(stream: Params) -> int:
     """About how many of them are D0."""
-    whole = round(documents_of(stream) * (1 - stream.get("new", 5) * stream.get("share", 0.02)))
-    return whole if {"limit", "new", "share"} & stream.keys() else OF_D0.get(stream["source"], whole)
+    share = round(documents_of(stream) * (1 - float(stream.get("new", 5) * stream.get("share", 0.02))))
+    return share if {"limit", "new", "share"} & stream.keys() else OF_D0.get(stream["source"], share)
 
 
 class Guess(NamedTuple):
@@ -165,7 +165,7 @@ class Timing:
             return NO_TRAINING * documents / 3000 * encoding + training
         is_run = isinstance(run, Run)
         if is_run and issubclass(kind, IncDSI):
-            return SOLVING * params["add.passes"] * (documents - first + run.search * TUNE * documents)
+            return float(SOLVING * params["add.passes"] * (documents - first + run.search * stream.get("tune", TUNE)))
         learned = first if not is_run else documents if run.method == "joint" else documents - first
         queries = learned * (annotated + params["pseudo_queries"])
         epochs = params.get("add.epochs", 0) if is_run else params["fit.epochs"]

@@ -63,7 +63,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     for name in NAMES:
         text = (store / "tiny" / f"{name}.md").read_text()
         assert "Not run yet" not in text and "Where this comes from" in text, name
-    check_that_topics_show_dev_queries_if_asked(run, store, common)
+    check_topics_with_dev_queries(run, store, common)
     planned = run("bench", "plan", *files, str(ROOT / "frontier.toml"), *common, "--json")
     assert json.loads(planned.stdout)["hours"] == 0
     again = run("bench", "run", *files, *common, "--offline", "--json")
@@ -78,7 +78,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     assert neither.returncode == 2 and "BM25 do not run in few" in neither.stderr
 
 
-def check_that_topics_show_dev_queries_if_asked(run: Any, store: Path, common: list[str]) -> None:
+def check_topics_with_dev_queries(run: Any, store: Path, common: list[str]) -> None:
     """Table 5: a record has ids alone; `--queries` reads their texts from the stream."""
     (path,) = (store / "runs").glob("promptdsi-topic-0-*.json")
     queryids = [queryid for topic in json.loads(path.read_text())["topics"]["queryids"] for queryid in topic]

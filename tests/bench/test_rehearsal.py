@@ -27,7 +27,7 @@ def test_the_rehearsal_leaves_out_no_system_and_no_source_of_the_paper() -> None
 
 
 def test_its_raw_files_are_read_as_the_official_ones_are(run: Any, tmp_path: Path) -> None:
-    sizes = ["--pages", "300", "--lines", "1000", "--judged", "200"]
+    sizes = ["--pages", "300", "--lines", "1000", "--relevant", "200"]
     command = [sys.executable, "-m", "tools.rehearse_paper", "--make", "--folder", str(tmp_path), *sizes]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     for source, raw, documents in (("nq320k", "nq", 300), ("msmarco300k", "msmarco", 200)):

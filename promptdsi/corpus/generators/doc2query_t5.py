@@ -83,14 +83,15 @@ class Doc2QueryT5(Generator):
         import torch
         from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
         dtype = torch.float32 if self.device == "cpu" else torch.bfloat16
         try:
             folder = self._folder()
             check_tokenizer(folder)
-            tokenizer = AutoTokenizer.from_pretrained(folder, **local)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             with contextlib.redirect_stderr(io.StringIO()):  # hide the loading bar; progress is shown per document
-                model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, weights_only=True, **local)
+                model = AutoModelForSeq2SeqLM.from_pretrained(
+                    folder, dtype=dtype, weights_only=True, local_files_only=True, trust_remote_code=False
+                )
         except PromptDSIError:
             raise
         except Exception as error:  # a stranger's folder fails in as many ways as it has files, and torch has its own error for each
