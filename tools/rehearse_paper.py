@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools import evidence
-from tools.rehearsal_data import Counts, write_bert, write_few, write_msmarco, write_nq, write_t5
+from tools.rehearsal_data import MS_WORDS, NQ_WORDS, Counts, write_bert, write_few, write_msmarco, write_nq, write_t5
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = {"nq": "NQ320k", "ms": "MS MARCO 300k"}
 BENCH = "--scale rehearsal --results rehearsal/results --offline"
 RUN = f"promptdsi bench run experiments/main.toml {BENCH}"
 FEW = 200  # documents for which the random T5 writes queries: it would take hours for all
+MAX_WORDS = 4_096  # to which the sources truncate a page
 DONE, STOPPED, FAILED, MISSING = "done", "interrupted", "failed", "not run"
 NOT_AS_IN_THE_PAPER = (
     "a random BERT of two layers and width 32; pages of 120 words (NQ) and 40 (MS MARCO); one train query and one pseudo-query (`spans`) "
@@ -84,13 +85,18 @@ def run_stage(stage: Stage, folder: Path, until: float) -> dict[str, Any]:
     with (folder / "rehearsal" / "log.txt").open("a") as log:
         log.write(f"\n$ {stage.command}\n")
         log.flush()
-        process = subprocess.Popen(arguments, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            arguments, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log, start_new_session=True
+        )
         interrupted = False
         while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
             if not interrupted and time.monotonic() > until:
                 process.send_signal(signal.SIGINT)
                 interrupted = True
-            time.sleep(0.1)
+            try:
+                time.sleep(0.1)
+            except KeyboardInterrupt:  # the command is interrupted as at the end of the hours, and what was measured is written
+                until = 0.0
     status, usage = ended[1:]
     process.returncode = os.waitstatus_to_exitcode(status)
     # ru_maxrss starts with what this small process holds, some 50 MiB.
@@ -120,6 +126,26 @@ def recorded(folder: Path) -> dict[str, dict[str, str]]:
     return runs
 
 
+def estimate(measured: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Hours of `bench plan --gpu` at the scale `paper`, and bounds for what the processor does, from the words of a page."""
+    from promptdsi.bench.plan import read_experiment
+    from promptdsi.bench.runs import RunStore
+    from promptdsi.bench.time_estimate import A100, plan_rows
+
+    rows = plan_rows([read_experiment(ROOT / "experiments/main.toml", "paper")], RunStore(ROOT / "rehearsal" / "nothing"), A100)
+    lines = {f"{A100.name}, main.toml in four settings with three seeds": f"{sum(row.seconds for row in rows) / 3600:.0f} h"}
+    for name, ends in (("pseudo-queries", "pseudo-queries"), ("D0", ": D0"), ("DPR", "DPR"), ("IncDSI and IncDSI*", ("IncDSI", "IncDSI*"))):
+        lines[f"of these {name}"] = f"{sum(row.seconds for row in rows if row.what.endswith(ends)) / 3600:.0f} h"
+    for setting, words in (("nq", NQ_WORDS), ("ms", MS_WORDS)):
+        stage = measured.get(_run_of("", setting, "BM25").command, {})
+        if stage.get("state") == DONE:
+            hours = stage["processor s"] * MAX_WORDS / words / 3600
+            lines[f"{SETTINGS[setting]}, stream and BM25 on one core"] = (
+                f"at most {hours:.1f} h, if every page had {MAX_WORDS:,} words ({words} here)"
+            )
+    return lines
+
+
 def rehearse(folder: Path, counts: Counts, hours: float) -> None:
     (folder / "rehearsal").mkdir(parents=True, exist_ok=True)
     state = folder / "rehearsal" / "measured.json"
@@ -131,6 +157,8 @@ def rehearse(folder: Path, counts: Counts, hours: float) -> None:
             measured[stage.command] = run_stage(stage, folder, until)
             print(f"  {measured[stage.command]}", flush=True)
             state.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
+            if measured[stage.command]["state"] == STOPPED:
+                break
     write_report(folder, counts, measured)
     if any(stage["state"] == FAILED for stage in measured.values()):
         raise SystemExit(f"a command failed; see {folder / 'rehearsal' / 'log.txt'}")
@@ -152,9 +180,10 @@ def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any
         documents=f"{counts.pages:,} pages of NQ; {counts.relevant:,} of {counts.lines:,} lines of MS MARCO",
         stages=f"{len(finished)} of {len(rows)} done",
         hours=round(sum(row["wall s"] for row in finished) / 3600, 2),
+        **{"processor seconds per second": round(sum(row["processor s"] for row in finished) / sum(row["wall s"] for row in finished), 2)},
         peak=f"{max(row['peak GiB'] for row in finished):.2f} GiB",
         **{"not as in the paper": NOT_AS_IN_THE_PAPER},
-        **{"runs (seconds by the wall clock)": recorded(folder)},
+        **{"estimate for the paper's scale, not measured": estimate(measured), "runs (seconds by the wall clock)": recorded(folder)},
         commands={f"{number}": f"`{stage.command}`" for number, stage in enumerate(stages(counts), 1)},
     )
 
