@@ -9,7 +9,7 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: help demo browser test coverage check format docs screenshots bench results results-again soak clean bench-check
+.PHONY: help demo browser test coverage check format docs screenshots bench results results-again soak clean bench-check paper-setup rehearse-paper
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
@@ -18,6 +18,7 @@ help:
 	@echo "make check    format, lint, types, generated docs, tests with coverage"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
 	@echo "make results  run the experiments     -> docs/results;  make results-again: some runs once more, compared"
+	@echo "make paper-setup  what the paper's scale needs;  make rehearse-paper: that scale with tiny models, without a GPU (three hours)"
 	@echo "make soak     long fault and fuzz runs -> docs/results"
 	@echo "make docs     rewrite the generated docs and build the site;  make screenshots;  make format;  make clean"
 
@@ -125,6 +126,17 @@ results: .venv/dev
 
 results-again: .venv/dev
 	$(BIN)/python -m tools.bench.results_again
+
+# What the scale `paper` needs beside the package: BERTopic, the tokenizer of docT5query, DPR's loss, figures.
+.venv/paper: .venv/run
+	@echo "installing what the paper's scale needs into .venv (once)"
+	$(INSTALL) --editable '.[topics,doc2query,dpr,bench]'
+	@touch $@
+
+paper-setup: .venv/paper
+
+rehearse-paper: .venv/paper
+	$(BIN)/python -m tools.rehearse_paper
 
 soak: .venv/dev
 	$(BIN)/python -m tools.soak.soak_readers

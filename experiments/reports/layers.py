@@ -11,7 +11,7 @@ from promptdsi.bench.plan import Setting
 from promptdsi.bench.report import SUMMARY_ROWS, Heading, Part, Plot, Summary, Text
 from promptdsi.bench.system_results import Measure, SystemResult, SystemResults, on_d0, on_new
 from promptdsi.bench.tables import Column, Table, TableEntry, TableRow, row
-from promptdsi.evaluation.continual import Matrix
+from promptdsi.evaluation.continual import Estimate, Matrix
 
 from ..figures import GREY, MARKERS, Look, draw_line, legend_below, look_of, panels, plot
 from ..shared import interval, signed
@@ -20,7 +20,7 @@ from ..summaries import listed, regimes, seeds_in_words, tested, upper_first
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-D0, NEW, NEW_MRR = on_d0("Hits@10"), on_new("Hits@10"), on_new("MRR@10")
+D0, D0_MRR, NEW, NEW_MRR = on_d0("Hits@10"), on_d0("MRR@10"), on_new("Hits@10"), on_new("MRR@10")
 FORGETTING = Measure("forgetting H@10", Matrix.d0_forgetting, "Hits@10")
 CRITERIA = """The paper wants (1) lower forgetting on D0, (2) moderate performance on new corpora, (3) fewer layers. Read here as:
 
@@ -39,7 +39,7 @@ def report(results: SystemResults) -> Iterator[Part]:
         yield _single(setting, systems)
         yield from _windows(setting, systems)
         if any(len(layers_of(result)) > 1 and result.records for result in systems):
-            caption = f"{setting.label}: windows of layers, change against the single layer 1 (dashed), with 95 % intervals"
+            caption = f"{setting.label}: windows of layers, change in per cent of the single layer 1 (dashed), with 95 % intervals"
             yield plot(f"{setting.name}-windows", caption, partial(_draw_windows, systems))
         yield Text(CRITERIA + "\n\n" + "\n".join(f"- {sentence}" for sentence in _chosen(systems)))
 
@@ -110,7 +110,8 @@ def _single(setting: Setting, systems: Sequence[SystemResult]) -> Table:
         rows += [row(_name(result), *_scores(result), group=label) for result in tried if len(layers_of(result)) == 1]
     rows += [row(result.label, *_scores(result), group="No prompts", ranked=False) for result in systems if not layers_of(result)]
     columns = [Column("layer", left=True)]
-    for over, best in (("D0 H@10", "up"), (f"D0 {FORGETTING.name}", "down"), ("A_T H@10", "up"), ("A_T M@10", "up")):
+    shown = (("D0 H@10", "up"), ("D0 M@10", "up"), (f"D0 {FORGETTING.name}", "down"), ("A_T H@10", "up"), ("A_T M@10", "up"))
+    for over, best in shown:
         columns += [Column("%", over, best), Column("95 % interval", over)]
     return Table(f"{setting.label}: one prompted layer", columns, rows)
 
@@ -118,7 +119,7 @@ def _single(setting: Setting, systems: Sequence[SystemResult]) -> Table:
 def _scores(result: SystemResult) -> list[TableEntry | str | None]:
     """Each figure with its interval."""
     entries: list[TableEntry | str | None] = []
-    for measure in (D0, FORGETTING, NEW, NEW_MRR):
+    for measure in (D0, D0_MRR, FORGETTING, NEW, NEW_MRR):
         estimate = result.estimate(measure)
         entries += [result.score(measure), None if estimate is None else interval(estimate)]
     return entries
@@ -137,15 +138,23 @@ def _windows(setting: Setting, systems: Sequence[SystemResult]) -> Iterator[Tabl
                 rows.append(row(_name(result), str(base), *_changes(result, single[base]), group=group))
     if rows:
         columns = [Column("layers", left=True), Column("against layer")]
-        columns += [Column(title, over) for over in ("D0 H@10", "A_T H@10", "A_T M@10") for title in ("change", "95 % interval")]
-        yield Table(f"{setting.label}: windows of layers, change in points against a single layer", columns, rows)
+        columns += [
+            Column(title, over) for over in ("D0 H@10", "D0 M@10", "A_T H@10", "A_T M@10") for title in ("change, %", "95 % interval")
+        ]
+        yield Table(f"{setting.label}: windows of layers, change in per cent of what a single layer reaches", columns, rows)
+
+
+def change(result: SystemResult, base: SystemResult, measure: Measure) -> Estimate | None:
+    """How much more or less than `base`, as a share of what `base` reaches, as the paper prints it; None where that is nothing."""
+    compared, reached = result.against(base, measure), base.value(measure)
+    return Estimate(*(end / reached for end in compared.difference)) if compared is not None and reached else None
 
 
 def _changes(result: SystemResult, base: SystemResult) -> list[TableEntry | str | None]:
     entries: list[TableEntry | str | None] = []
-    for measure in (D0, NEW, NEW_MRR):
-        compared = result.against(base, measure)
-        entries += [None, None] if compared is None else [signed(compared.difference.value), interval(compared.difference, sign=True)]
+    for measure in (D0, D0_MRR, NEW, NEW_MRR):
+        changed = change(result, base, measure)
+        entries += [None, None] if changed is None else [signed(changed.value), interval(changed, sign=True)]
     return entries
 
 
@@ -172,15 +181,15 @@ def _draw(systems: Sequence[SystemResult]) -> Figure:
 
 
 def _draw_windows(systems: Sequence[SystemResult]) -> Figure:
-    figure, axes = panels(1, 3, height=2.6)
-    shown = ((D0, "D0, Hits@10"), (NEW, "new corpora, $A_T$ Hits@10"), (NEW_MRR, "new corpora, $A_T$ MRR@10"))
+    figure, axes = panels(1, 4, height=2.6)
+    shown = ((D0, "D0, Hits@10"), (D0_MRR, "D0, MRR@10"), (NEW, "$A_T$ Hits@10"), (NEW_MRR, "$A_T$ MRR@10"))
     for ax, (measure, title) in zip(axes[0], shown, strict=True):
         for label, tried in by_system(systems).items():
             base = next((result for result in tried if layers_of(result) == [1]), None)
             for width in sorted({len(layers_of(result)) for result in tried} - {1}):
                 windows = [result for result in tried if len(layers_of(result)) == width]
-                compared = [(layers_of(result)[0], result.against(base, measure)) for result in windows] if base else []
-                points = [(first, both.difference) for first, both in compared if both is not None]
+                changes = [(layers_of(result)[0], change(result, base, measure)) for result in windows] if base else []
+                points = [(first, changed) for first, changed in changes if changed is not None]
                 at, look = [first + 0.08 * (width - 2) for first, _ in points], Look(look_of(label).color, MARKERS[width])
                 kind = "-" if width == 2 else ":"
                 draw_line(ax, at, [estimate for _, estimate in points], f"{label}, {width} layers", look, kind=kind)
@@ -188,6 +197,6 @@ def _draw_windows(systems: Sequence[SystemResult]) -> Figure:
         ax.set_xticks(sorted({layers_of(result)[0] for result in systems if len(layers_of(result)) > 1}))
         ax.set_xlabel("first prompted layer")
         ax.set_title(title)
-    axes[0, 0].set_ylabel("change, points")
+    axes[0, 0].set_ylabel("change, %")
     legend_below(figure, axes[0, 0])
     return figure

@@ -56,7 +56,7 @@ class Mined(NamedTuple):
 
 def report(results: SystemResults) -> Iterator[Part]:
     records = [
-        Mined(setting, result, read(record.topics), record)
+        Mined(setting, result, read(record.topics, results.queries.get(setting.name)), record)
         for setting, systems in results.settings()
         for result in systems
         if (record := next((record for record in result.records if record.topics), None)) is not None and record.topics
@@ -88,9 +88,11 @@ def _summary(results: SystemResults, records: Sequence[Mined]) -> Summary:
     )
 
 
-def read(record: TopicRecord) -> list[Topic]:
-    """Topics of a record, the largest first."""
+def read(record: TopicRecord, queries: dict[str, str] | None = None) -> list[Topic]:
+    """Topics of a record, the largest first; their examples are dev queries where the texts of `queries` are given by id."""
     examples = record.examples or [[] for _ in record.words]
+    if queries is not None and record.queryids is not None:
+        examples = [[queries[queryid] for queryid in queryids] for queryids in record.queryids]
     topics = zip(record.counts, record.words, record.weights, examples, strict=True)
     return sorted((Topic(number, *topic) for number, topic in enumerate(topics)), key=lambda topic: (-topic.documents, topic.number))
 

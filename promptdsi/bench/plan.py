@@ -44,6 +44,7 @@ class Setting:
     add: Params  # parameters for the corpora after D0, for the methods that have them
     methods: dict[str, Params]  # parameters of single methods
     tuning: str = ""  # how many hyper-parameter settings were looked at, and on which split, as reports print it
+    search: int | None = None  # settings tried at most by systems that search theirs
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _setting(path: Path, scale_table: ScaleFile, name: str) -> Setting:
         add = {name: value for name, value in params.items() if name in SHARED_AFTER_D0} | add_params(table.add)
     limits = ("rows.",) if params.get("fit.learn") == "rows" else ()  # what bounds new rows bounds D0's where only rows are trained
     d0 = D0(table.stream, {name: value for name, value in params.items() if name in d0_params() or name.startswith(limits)})
-    return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods, table.tuning)
+    return Setting(name, table.label or name, d0, table.seeds, table.only, add, table.methods, table.tuning, table.search)
 
 
 def d0_params() -> set[str]:
@@ -225,7 +226,8 @@ def _points(path: Path, system: SystemTable, setting: Setting, table: Experiment
             if system.search and not issubclass(methods()[system.method], IncDSI):
                 raise UsageError(f"{system.method} has no settings to search")
         seeds = system.seeds or table.seeds or setting.seeds
-        runs = tuple(Run(setting.d0, system.method, params, seed, system.search, table.split, system.label) for seed in seeds)
+        search = system.search if setting.search is None else min(system.search, setting.search)
+        runs = tuple(Run(setting.d0, system.method, params, seed, search, table.split, system.label) for seed in seeds)
         points.append(Point(system, setting, value, runs, table.split))
     return points
 

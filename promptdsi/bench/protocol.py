@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from promptdsi.bench.run_records import CorpusSizes, StepRecord, StreamData, TopicRecord
 from promptdsi.bench.runs import pack_ranks
@@ -20,7 +20,11 @@ from promptdsi.evaluation.evaluate import load_queries, rank_queries
 from promptdsi.methods.base import Method
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.progress import Progress, silent
-from promptdsi.training.encoding import uncached_seconds, use_cache
+from promptdsi.training.encoding import selection_vectors, uncached_seconds, use_cache
+from promptdsi.training.topics import Topics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Protocol:
@@ -90,8 +94,11 @@ class Protocol:
         count = getattr(method, "prompt_counts", None)
         if count is None or self.split != "test":
             return None
-        counts = [count([query.text for query in corpus]) for corpus in self.queries]
-        return {"test": counts} if counts[0] is not None else None
+        counts = [count([query.text for query in corpus]) if corpus else [] for corpus in self.queries]
+        if any(corpus is None for corpus in counts):
+            return None
+        prompts = max(map(len, counts))
+        return {"test": [corpus or [0] * prompts for corpus in counts]}  # a corpus without test queries selects nothing
 
     def topics(self, method: Method) -> TopicRecord | None:
         """Words and sizes of the topics; the queries that select each only for the demo corpus, whose text may be committed."""
@@ -105,4 +112,17 @@ class Protocol:
                 counts = cast("list[int]", method.prompt_counts([query.text]))  # topic prompts are always selected
                 examples[counts.index(1)].append(query.text)
         weights = [[round(weight, 5) for weight in topic] for topic in topics.weights]
-        return TopicRecord(words=topics.words, weights=weights, counts=topics.counts, examples=examples)
+        queryids = self.matched_queries(method, topics)
+        return TopicRecord(words=topics.words, weights=weights, counts=topics.counts, examples=examples, queryids=queryids)
+
+    def matched_queries(self, method: PromptDSI, topics: Topics, most: int = 30) -> list[list[str]]:
+        """For each topic, ids of D0's dev queries that select it and whose document belongs to it: at most so many, evenly spaced."""
+        matched: list[list[str]] = [[] for _ in topics.words]
+        if queries := load_queries(self.stream.corpora[0], "dev"):
+            topic_of = dict(zip(method.model_.rows.docids, topics.labels.tolist(), strict=False))  # D0's rows come first
+            ids = method.tokenizer_.encode([query.text for query in queries], max_tokens=method.encoding.max_tokens).ids
+            selected = method.model_.strategy.select(selection_vectors(method.model_, ids, method.tokenizer_)).ids
+            for query, topic in zip(queries, cast("Tensor", selected).tolist(), strict=True):
+                if topic in {topic_of.get(docid) for docid in query.relevant}:
+                    matched[topic].append(query.queryid)
+        return [queryids[:: max(1, -(-len(queryids) // most))] for queryids in matched]

@@ -11,17 +11,21 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from promptdsi.bench.plan import Experiment
+from promptdsi.bench.plan import Experiment, Setting
+from promptdsi.bench.preflight import stream_folder
 from promptdsi.bench.provenance import provenance, query_counts, system_params
 from promptdsi.bench.runs import RunStore
 from promptdsi.bench.schema import Params
 from promptdsi.bench.system_results import SystemResults, collect_results
 from promptdsi.bench.tables import Table, escape_latex
+from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.streams import read_manifest
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import atomic_write
 
@@ -102,9 +106,14 @@ def load_report(experiment: Experiment) -> Callable[[SystemResults], Iterable[Pa
     return report  # type: ignore[no-any-return]
 
 
-def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
-    """Write the report and its figures; what has not run yet is shown as a dash and listed at the end."""
+def write_report(experiment: Experiment, store: RunStore, *, queries: bool = False) -> list[Path]:
+    """Write the report and its figures; what has not run yet is shown as a dash and listed at the end.
+
+    With `queries` it may show text of the data, read from the streams in the store's work folder: not for publication as it is.
+    """
     results = collect_results(experiment, store)
+    if queries:
+        results = replace(results, queries={setting.name: d0_queries(setting, store) for setting, _ in results.settings()})
     parts = report_parts(experiment, results)
     base = store.folder / experiment.scale / experiment.name
     texts = {".md": markdown(results, parts), ".tex": latex(results, parts), ".json": as_json(results, parts)}
@@ -151,6 +160,13 @@ def as_json(results: SystemResults, parts: Sequence[Part]) -> str:
             content |= part.content
     content |= {"tables": [table.content() for table in tables], "systems": system_params(results), "missing": list(results.missing)}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def d0_queries(setting: Setting, store: RunStore) -> dict[str, str]:
+    """The text of the queries of D0 by id, from the stream that the runs were made on."""
+    folder = stream_folder(store, setting.d0.stream)
+    name = read_manifest(folder)["corpora"][0]["name"]
+    return {query.queryid: query.text for query in Corpus.read(folder / name, splits=()).queries}
 
 
 def save_plot(plot: Plot, path: Path) -> list[Path]:

@@ -70,6 +70,7 @@ class TopicRecord(BaseModel):
     weights: list[list[float]]
     counts: list[int]
     examples: list[list[str]] | None = None
+    queryids: list[list[str]] | None = None  # of dev queries whose document is of the topic they select; ids, because records hold no text
 
 
 def digest(content: Any) -> str:

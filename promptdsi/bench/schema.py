@@ -79,6 +79,7 @@ class SettingTable(BaseModel, extra="forbid"):
     add: Params = {}
     methods: dict[str, Params] = {}
     tuning: str = ""
+    search: NonNegativeInt | None = None  # settings tried at most, whatever a system's own `search` says
 
 
 class ScaleFile(BaseModel, extra="forbid"):

@@ -114,6 +114,7 @@ class SystemResults:
     all: tuple[SystemResult, ...]
     d0: dict[str, D0Record] = field(default_factory=dict)  # by setting
     missing: tuple[str, ...] = ()
+    queries: dict[str, dict[str, str]] = field(default_factory=dict)  # text of D0's queries by id, by setting, where a report may show them
 
     def of(self, setting: Setting) -> list[SystemResult]:
         return [result for result in self.all if result.point.setting.name == setting.name]

@@ -87,6 +87,8 @@ def report(
     *,
     scale: Scale = "squadx",
     results: ResultsFolder = Path("results"),
+    work: Work = None,
+    queries: Annotated[bool, typer.Option("--queries", help="Show queries of the data where a table has room for examples.")] = False,
     output: Output,
 ) -> None:
     """Write an experiment's tables (Markdown, LaTeX) and figures (PNG, SVG) from its run records alone."""
@@ -95,7 +97,7 @@ def report(
     from promptdsi.bench.runs import RunStore
 
     for path in experiments:
-        written = write_report(read_experiment(path, scale, RunStore(results)), RunStore(results))
+        written = write_report(read_experiment(path, scale, RunStore(results)), RunStore(results, work), queries=queries)
         if output.json:
             print_json({"experiment": path.stem, "written": [str(file) for file in written]})
         else:
@@ -107,23 +109,25 @@ def plan(
     *,
     scale: Scale = "squadx",
     results: ResultsFolder = Path("results"),
+    gpu: Annotated[bool, typer.Option("--gpu", help="Estimate for an A100-class GPU, whatever this machine has.")] = False,
     json: Json = False,
 ) -> None:
     """Show what would be run and about how many hours it takes: measured times of similar runs where there are any."""
     from promptdsi.bench.plan import read_experiment
     from promptdsi.bench.runs import RunStore
-    from promptdsi.bench.time_estimate import plan_rows
+    from promptdsi.bench.time_estimate import A100, plan_rows, this_machine
 
     store = RunStore(results)
-    rows = plan_rows([read_experiment(path, scale, store) for path in experiments], store)
+    rows = plan_rows([read_experiment(path, scale, store) for path in experiments], store, A100 if gpu else None)
+    machine = A100 if gpu else this_machine()
     total = sum(row.seconds for row in rows) / 3600
     columns: list[dict[str, Any]] = [
         {"what": row.what, "runs": row.runs, "missing": row.missing, "hours": round(row.seconds / 3600, 4), "from": row.source}
         for row in rows
     ]
     if json:
-        print_json({"plan": columns, "hours": round(total, 2)})
+        print_json({"plan": columns, "hours": round(total, 2), "machine": machine.name})
         return
     totals = {"what": "all", "runs": sum(row.runs for row in rows), "missing": sum(row.missing for row in rows), "hours": total, "from": ""}
     table = [row | {"hours": f"{row['hours']:.2f}"} for row in [*columns, totals]]
-    print_table(f"{scale}: hours still to run on this machine", table, total=True)
+    print_table(f"{scale}: hours still to run on {machine.name}", table, total=True)

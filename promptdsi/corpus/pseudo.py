@@ -41,15 +41,16 @@ class QueryCache:
         if not self.path.exists():
             return
         valid = 0
-        for raw in self.path.read_bytes().splitlines(keepends=True):
-            try:
-                entry = json.loads(raw)
-                self.queries[entry["content"]] = list(entry["queries"])
-            except (ValueError, KeyError, TypeError):
-                break  # a line truncated by a kill; nothing after it is valid
-            if not raw.endswith(b"\n"):
-                break
-            valid += len(raw)
+        with self.path.open("rb") as lines:  # one by one: fifteen queries of 300,000 documents are half a gigabyte
+            for raw in lines:
+                try:
+                    entry = json.loads(raw)
+                    self.queries[entry["content"]] = list(entry["queries"])
+                except (ValueError, KeyError, TypeError):
+                    break  # a line truncated by a kill; nothing after it is valid
+                if not raw.endswith(b"\n"):
+                    break
+                valid += len(raw)
         with self.path.open("r+b") as file:
             file.truncate(valid)
 
@@ -71,8 +72,9 @@ def generate_queries(corpus: Corpus, generator: Generator, cache: QueryCache, *,
     missing = {content: document for content, document in missing.items() if content not in cache.queries}
     contents = list(missing)
     with progress(f"writing queries with {generator.NAME}", total=len(contents), unit="documents") as advance:
-        for start in range(0, len(contents), generator.batch_size):
-            batch = contents[start : start + generator.batch_size]
+        at_once = generator.documents_at_once() if contents else 1
+        for start in range(0, len(contents), at_once):
+            batch = contents[start : start + at_once]
             texts = generator.generate([missing[content] for content in batch])
             cache.add((content, unique_queries(queries, generator.per_document)) for content, queries in zip(batch, texts, strict=True))
             advance(len(batch))

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from promptdsi import Corpus
 from promptdsi.bench.plan import read_experiment
+from promptdsi.bench.run_records import digest
 from promptdsi.bench.runs import RunStore
 
 ROOT = Path(__file__).parents[2] / "experiments"
@@ -61,6 +63,7 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     for name in NAMES:
         text = (store / "tiny" / f"{name}.md").read_text()
         assert "Not run yet" not in text and "Where this comes from" in text, name
+    check_topics_with_dev_queries(run, store, common)
     planned = run("bench", "plan", *files, str(ROOT / "frontier.toml"), *common, "--json")
     assert json.loads(planned.stdout)["hours"] == 0
     again = run("bench", "run", *files, *common, "--offline", "--json")
@@ -73,3 +76,17 @@ def test_all_of_it_runs_at_the_smallest_scale(run: Any, tmp_path: Path, no_netwo
     assert json.loads(demo_run.stdout)["runs"] == 1, demo_run.stderr
     neither = run("bench", "run", str(ROOT / "choose.toml"), files[1], *common, "--setting", "few", "--only", "BM25")
     assert neither.returncode == 2 and "BM25 do not run in few" in neither.stderr
+
+
+def check_topics_with_dev_queries(run: Any, store: Path, common: list[str]) -> None:
+    """Table 5: a record has ids alone; `--queries` reads their texts from the stream."""
+    (path,) = (store / "runs").glob("promptdsi-topic-0-*.json")
+    queryids = [queryid for topic in json.loads(path.read_text())["topics"]["queryids"] for queryid in topic]
+    record = json.loads(path.read_text())["run"]
+    (folder,) = (store / ".work" / "streams").glob(f"{digest(record['stream'])}/d0")
+    dev = {pair.query.queryid: pair.query.text for pair in Corpus.read(folder).pairs("dev")}
+    assert queryids and set(queryids) <= set(dev)
+    shown = run("bench", "report", str(ROOT / "topics.toml"), *common, "--queries")
+    assert shown.returncode == 0, shown.stderr
+    text = (store / "tiny" / "topics.md").read_text().casefold()
+    assert any(dev[queryid].casefold() in text for queryid in queryids)

@@ -20,7 +20,7 @@ from promptdsi.bench.run_records import D0, Run
 from promptdsi.bench.runs import RunStore, matrix_of
 from promptdsi.bench.system_results import collect_results, on_d0, on_new
 from promptdsi.bench.tables import LATEX
-from promptdsi.bench.time_estimate import Timing, plan_rows
+from promptdsi.bench.time_estimate import A100, CPU, Timing, plan_rows
 from promptdsi.errors import PromptDSIError
 
 MAIN = """
@@ -278,6 +278,15 @@ def test_every_figure_of_a_layer_has_its_interval(fakes: tuple[dict[str, Experim
             assert low < bare(figure) < high
 
 
+def test_windows_of_layers_change_in_per_cent_of_the_single_layer(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
+    experiments, store = fakes
+    layers = our_module("reports.layers")
+    tried = layers.by_system(collect_results(experiments["layers"], store).of(experiments["layers"].settings[0]))["S++"]
+    single, both = (next(result for result in tried if layers.layers_of(result) == numbers) for numbers in ([1], [1, 2]))
+    changed, base, value = layers.change(both, single, layers.D0_MRR), single.value(layers.D0_MRR), both.value(layers.D0_MRR)
+    assert changed.value == pytest.approx(value / base - 1) and changed.low < changed.value < changed.high
+
+
 def test_layers_are_chosen_by_the_criteria(fakes: tuple[dict[str, Experiment], RunStore]) -> None:
     experiments, store = fakes
     layers = our_module("reports.layers")
@@ -344,6 +353,15 @@ def test_hours_know_how_large_a_whole_source_is(tmp_path: Path) -> None:
 
     assert work() / work(limit=3000) == pytest.approx(9_725 / 3000, rel=0.01)
     assert work(source="msmarco300k") > 30 * work()
+
+
+def test_hours_of_a_gpu_are_not_those_of_this_machine(tmp_path: Path) -> None:
+    paper = read_experiment(OURS / "main.toml", "paper")
+    cpu, gpu = ({row.what: row.seconds / 3600 for row in plan_rows([paper], RunStore(tmp_path), machine)} for machine in (CPU, A100))
+    assert all(gpu[what] < cpu[what] / 100 for what in cpu if what.endswith((": D0", "Sequential", "S++", "DPR")))
+    assert 1 < gpu["NQ320k, BERT: D0"] < 4 and 4 < gpu["MS MARCO 300k, BERT: D0"] < 12  # docs/research.md has it by hand
+    assert gpu["NQ320k, BERT: BM25"] == cpu["NQ320k, BERT: BM25"]
+    assert 1 < gpu["NQ320k, BERT: pseudo-queries"] < 5 and "NQ320k, SBERT: pseudo-queries" not in gpu  # one stream for both
 
 
 def test_hours_of_what_is_missing(fakes: tuple[dict[str, Experiment], RunStore], tmp_path: Path) -> None:

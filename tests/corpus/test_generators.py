@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from promptdsi.corpus.generators import Generator, generators, make_generator, u
 from promptdsi.corpus.generators.smollm2 import query_in, read_shots, shots_prompt
 from promptdsi.corpus.generators.spans import Spans
 from promptdsi.corpus.pseudo import CACHE_FOLDER, QueryCache, add_queries, generate_queries
-from promptdsi.errors import OfflineError, UsageError
+from promptdsi.errors import OfflineError, PromptDSIError, UsageError
 
 
 class Echo(Generator):
@@ -238,6 +240,39 @@ def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     T5ForConditionalGeneration(config).save_pretrained(folder)
     return folder
+
+
+def test_doc2query_t5_reads_safetensors_and_bin_alike_and_executes_nothing(tiny_t5: Path, small: Corpus, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    folder = tmp_path / "bin"
+    shutil.copytree(tiny_t5, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    either = [list(make_generator("doc2query-t5", model=str(place), offline=True).generate(small.documents)) for place in (tiny_t5, folder)]
+    assert either[0] == either[1] and all(len(queries) == 15 for queries in either[0])
+    torch.save({"shared.weight": WritesWhenUnpickled(tmp_path / "ran")}, folder / "pytorch_model.bin")
+    with pytest.raises(OfflineError, match="could not load the model"):
+        make_generator("doc2query-t5", model=str(folder), offline=True).load()
+    assert not (tmp_path / "ran").exists()
+
+
+class WritesWhenUnpickled:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_sentencepiece_tokenizer_without_its_library_names_the_extra(tiny_t5: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)  # as if it were not installed
+    folder = tmp_path / "t5"
+    shutil.copytree(tiny_t5, folder)
+    (folder / "tokenizer.json").rename(folder / "spiece.model")
+    with pytest.raises(PromptDSIError, match=r"needs sentencepiece: pip install 'promptdsi\[doc2query\]'"):
+        make_generator("doc2query-t5", model=str(folder), offline=True).load()
 
 
 def test_doc2query_t5_samples_from_a_local_folder_without_network(tiny_t5: Path, small: Corpus, tmp_path: Path, no_network: None) -> None:

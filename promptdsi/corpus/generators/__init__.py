@@ -36,9 +36,13 @@ class Generator(ABC):
     def load(self) -> None:  # noqa: B027  # most generators have no model to load
         """Load its model, if it has one: an error where that cannot be done."""
 
+    def documents_at_once(self) -> int:
+        """How many documents `generate` is called with, at most."""
+        return self.batch_size
+
     @abstractmethod
     def generate(self, documents: Sequence[Document]) -> Iterator[list[str]]:
-        """Yield the raw queries of each document in turn; called with at most `batch_size` documents."""
+        """Yield the raw queries of each document in turn."""
 
 
 def generators() -> dict[str, type[Generator]]:
