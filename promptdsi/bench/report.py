@@ -104,6 +104,7 @@ def load_report(experiment: Experiment) -> Callable[[SystemResults], Iterable[Pa
 
 def write_report(experiment: Experiment, store: RunStore) -> list[Path]:
     """Write the report and its figures; what has not run yet is shown as a dash and listed at the end."""
+    load_report(experiment)  # a report that is wrong is named before records are read
     results = collect_results(experiment, store)
     parts = report_parts(experiment, results)
     base = store.folder / experiment.scale / experiment.name
