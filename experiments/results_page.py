@@ -37,7 +37,7 @@ corpora after the last one, in the top ten unless rank one is named. Claim by cl
 RATIO = "“Regime” is how far a new row can move in training, divided by how far a row of D0 can: 0.07 in the paper."
 
 
-class Known(NamedTuple):
+class Evidence(NamedTuple):
     """A line of the page."""
 
     claim: str
@@ -97,25 +97,25 @@ def _read(name: str, scale: str, store: RunStore) -> Experiment:
     return read_experiment(FOLDER / f"{name}.toml", scale, store)
 
 
-def paper(studies: Studies) -> list[Known]:
+def paper(studies: Studies) -> list[Evidence]:
     best = "fair" if studies.differences("fair", VARIANTS, "IncDSI", NEW) else "main"
     limits = _limits(studies.results[best]) if best in studies.results else NOT_RUN
     without_dropout = studies.compared("ablations", ["with S++ prompts, no dropout"], CONTROL, NEW, NEW_WORDS)
     return [
-        Known("Prompts retrieve more new documents than IncDSI", studies.compared(best, VARIANTS, "IncDSI", NEW, NEW_WORDS), limits),
-        Known("Prompts retain D0 as IncDSI does", studies.compared(best, VARIANTS, "IncDSI", D0, D0_WORDS), "as above"),
-        Known(
+        Evidence("Prompts retrieve more new documents than IncDSI", studies.compared(best, VARIANTS, "IncDSI", NEW, NEW_WORDS), limits),
+        Evidence("Prompts retain D0 as IncDSI does", studies.compared(best, VARIANTS, "IncDSI", D0, D0_WORDS), "as above"),
+        Evidence(
             "What is gained comes from prompts, not from rows (the paper has no such control)",
             studies.compared(best, VARIANTS, CONTROL, NEW, NEW_WORDS),
             f"prompts train with dropout, rows without; S++ without it, {without_dropout}",
         ),
-        Known(
+        Evidence(
             "One pass is as good as two on D0, within 2 points",
             studies.verdict("passes", one_pass, "One pass is as good as two in D0"),
             f"on new documents: {studies.verdict('passes', one_pass, 'One pass is as good as two in A_T H@10')}",
         ),
-        Known("A frozen encoder retains D0 better than DSI++", studies.verdict("main", main_table, "Methods with a frozen"), "–"),
-        Known(
+        Evidence("A frozen encoder retains D0 better than DSI++", studies.verdict("main", main_table, "Methods with a frozen"), "–"),
+        Evidence(
             "A pool is smaller than IncDSI's cache",
             studies.verdict("memory", stored_memory, "A pool is smaller"),
             "3,000 documents; more is arithmetic",
@@ -130,13 +130,13 @@ def _limits(results: SystemResults) -> str:
     return "; ".join(f"{setting.label}: gate of D0 {gate_of(results, setting)}" for setting, _ in results.settings())
 
 
-def incdsi(studies: Studies) -> list[Known]:
+def incdsi(studies: Studies) -> list[Evidence]:
     behind = studies.compared("frontier", ["IncDSI"], "best", NEW, NEW_WORDS)
     return [
-        Known(
+        Evidence(
             "IncDSI retains D0, within 2 points", studies.verdict("main", main_table, "IncDSI retains D0"), f"on new documents, {behind}"
         ),
-        Known("IncDSI adds a document in little time", _seconds(studies), "measured beside other work"),
+        Evidence("IncDSI adds a document in little time", _seconds(studies), "measured beside other work"),
     ]
 
 
@@ -150,7 +150,7 @@ def _seconds(studies: Studies) -> str:
     return f"{studies.link('main')}: {'; '.join(texts) or NOT_RUN}"
 
 
-def ours(studies: Studies) -> list[Known]:
+def ours(studies: Studies) -> list[Evidence]:
     def frontier(rival: str, measure: Measure, terms: tuple[str, str, str]) -> str:
         return studies.compared("frontier", ["best"], rival, measure, terms)
 
@@ -161,22 +161,22 @@ def ours(studies: Studies) -> list[Known]:
         return f"{studies.link('words')}: {text or NOT_RUN}"
 
     return [
-        Known(
+        Evidence(
             "`best` retrieves more new documents than IncDSI",
             frontier("IncDSI", NEW, NEW_WORDS),
             f"BM25: {frontier('BM25 with train queries', NEW, NEW_WORDS)}",
         ),
-        Known(
+        Evidence(
             "`best` retains more of D0 at rank one than S++",
             frontier("S++", D0_FIRST, D0_WORDS),
             f"rank one of new documents: {frontier('S++', NEW_FIRST, NEW_WORDS)}",
         ),
-        Known(
+        Evidence(
             "`best` comes near full replay, which reads old data",
             frontier(REPLAY, NEW, NEW_WORDS),
             f"D0 at rank one: {frontier(REPLAY, D0_FIRST, D0_WORDS)}",
         ),
-        Known(
+        Evidence(
             "`best` with words ranks more new documents first than BM25",
             with_words((words.REFERENCES, words.BM25)),
             f"a hybrid that learns nothing, weight tuned: {with_words((words.REFERENCES, 'Hybrid'))}",
@@ -216,7 +216,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def page(store: RunStore) -> str:
     studies = Studies(store)
-    sections: Mapping[str, list[Known]] = {
+    sections: Mapping[str, list[Evidence]] = {
         "Claims of the paper": paper(studies),
         "Claims of IncDSI": incdsi(studies),
         "Claims of ours": ours(studies),

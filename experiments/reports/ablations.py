@@ -71,9 +71,9 @@ def _summary(results: SystemResults) -> Summary:
     other = regimes(results)
     rows = [row(change.name, with_interval(change.new), with_interval(change.d0), p_text(change.p)) for change in listing[:SUMMARY_ROWS]]
     columns = [Column("changed", left=True), Column("A_T H@10"), Column("D0 H@1"), Column("p, corrected")]
-    drawn = {change.name: {"A_T H@10": change.new, "D0 H@1": change.d0} for change in listing[:SUMMARY_ROWS]}
+    shown_differences = {change.name: {"A_T H@10": change.new, "D0 H@1": change.d0} for change in listing[:SUMMARY_ROWS]}
     caption = "The changes with the smallest p-values: points against the first line of their group, with 95 % intervals"
-    figure = plot("changes", caption, partial(draw_differences, drawn, "change, points"))
+    figure = plot("changes", caption, partial(draw_differences, shown_differences, "change, points"))
     return Summary(
         tested(results),
         f"{result}.",

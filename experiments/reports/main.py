@@ -102,14 +102,14 @@ def _of(compared: dict[str, dict[tuple[str, Measure], Estimate]], rival: str, me
 
 def _limits(results: SystemResults) -> str:
     """What the records do not show: regime and gate of the settings, claims by verdict, seeds."""
-    here, seeds, claims = [], set(), []
+    in_regime, seeds, claims = [], set(), []
     for setting, systems in results.settings():
         regime = regime_of(results, setting)
         if regime is not None and regime.as_in_paper:
-            here.append(f"{setting.label} ratio {regime.ratio:.2g}, gate of D0 {gate_of(results, setting)}")
+            in_regime.append(f"{setting.label} ratio {regime.ratio:.2g}, gate of D0 {gate_of(results, setting)}")
         seeds |= {len(system.seeds) for system in prompted(systems) if system.records}
         claims += claims_of(results, setting)
-    texts = [f"a new row moves as far beside D0's as in the paper ({'; '.join(here)})"] if here else []
+    texts = [f"a new row moves as far beside D0's as in the paper ({'; '.join(in_regime)})"] if in_regime else []
     if other := regimes(results):
         texts.append(f"prompts against IncDSI cannot be judged, because {other}")
     seeds_text = f"; prompts have {listed(map(str, sorted(seeds)), 'or')} seed{'' if seeds == {1} else 's'}" if seeds else ""

@@ -66,9 +66,9 @@ def _summary(results: SystemResults, streams: Streams) -> Summary:
         for (rival, measure), each in ran.items()
     ]
     columns = [Column("compared", left=True), Column("figure", left=True), *(Column(name) for name, _ in streams)]
-    drawn = {f"{_quoted(rival)}, {_figure(measure)}": each for (rival, measure), each in ran.items()}
+    shown_differences = {f"{_quoted(rival)}, {_figure(measure)}": each for (rival, measure), each in ran.items()}
     caption = "`best` with words minus each, in points, with 95 % intervals; right of zero `best` is ahead"
-    figure = plot("differences", caption, partial(draw_differences, drawn, "best minus the other, points"))
+    figure = plot("differences", caption, partial(draw_differences, shown_differences, "best minus the other, points"))
     table = Table("`best` with words minus each: points, 95 % interval", columns, rows)
     return Summary(tested(results), result, f"{limits}{common if limits else upper_first(common)}.", figure, table)
 

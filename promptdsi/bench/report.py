@@ -111,6 +111,7 @@ def write_report(experiment: Experiment, store: RunStore, *, queries: bool = Fal
 
     With `queries` it may show text of the data, read from the streams in the store's work folder: not for publication as it is.
     """
+    load_report(experiment)  # a report that is wrong is named before records are read
     results = collect_results(experiment, store)
     if queries:
         results = replace(results, queries={setting.name: d0_queries(setting, store) for setting, _ in results.settings()})

@@ -75,10 +75,10 @@ def test_what_another_regime_cannot_test_is_neither_refuted_nor_counted() -> Non
     regime: Any = our_module("regime")
     against = verdicts.about("prompts beat IncDSI", [verdicts.Gap("a − b", figures_between(-0.03, -0.001))] * 19, needs_regime=True)
     alone = verdicts.about("a is better than c", [verdicts.Gap("a − c", figures_between(-0.03, -0.001))])
-    here, paper = regime.Regime(0.16, 0.10), regime.PAPER
-    assert [claim.verdict for claim in verdicts.judge([against, alone], here)] == ["cannot be tested in this regime", "refuted"]
+    squadx, paper = regime.Regime(0.16, 0.10), regime.PAPER
+    assert [claim.verdict for claim in verdicts.judge([against, alone], squadx)] == ["cannot be tested in this regime", "refuted"]
     assert verdicts.judge([against], paper)[0].verdict != "cannot be tested in this regime"
-    assert "−1.6 (−3.0 to −0.1)" in verdicts.judge([against._replace(gaps=against.gaps[:1])], here)[0].evidence
+    assert "−1.6 (−3.0 to −0.1)" in verdicts.judge([against._replace(gaps=against.gaps[:1])], squadx)[0].evidence
 
 
 def test_what_a_scale_does_not_plan_is_not_waited_for() -> None:
@@ -198,12 +198,12 @@ def check_beginning(text: str) -> None:
     assert "\n## Hyper-parameters\n" in details
 
 
-def test_what_we_know_is_one_page(tmp_path: Path) -> None:
+def test_what_we_know_is_one_page() -> None:
     page = our_module("results_page").page(STORE)
     assert len(page.splitlines()) <= 90 and str(ROOT) not in page
     for title in ("Claims of the paper", "Claims of IncDSI", "Claims of ours", "The regime of the paper", "Which hyper-parameters"):
         assert f"## {title}" in page
-    assert page.count("(+") > 10 and "all values were set before the first run" in page
+    assert len(re.findall(r"\([+−]", page)) > 10 and "all values were set before the first run" in page
 
 
 def test_the_fair_regime_answers_from_whatever_has_run(tmp_path: Path) -> None:
