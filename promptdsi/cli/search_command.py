@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from promptdsi.cli.console import At, Engine, IndexPath, Json, Output, Runtime, open_index, print_json, strip_control_chars
+from promptdsi.cli.console import At, Engine, IndexPath, Json, On, Output, Runtime, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,13 +37,14 @@ def search(
     ] = None,
     at: At = None,
     engine: Engine = "auto",
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
     """Retrieve documents. One line of JSON per query with --json."""
     from promptdsi.index.results import SearchRequest
 
-    opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
+    opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads, on=on)
     conditions = tuple(where or ())
     for batch in _batches(queries):
         results = opened.search_batch([SearchRequest(query, k, explain, min_confidence, conditions) for query in batch])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from promptdsi.errors import DataError, UsageError
-from promptdsi.index.generation import suggest_similar
+from promptdsi.index.local_store import suggest_similar
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import DiskUsage
 from promptdsi.index.store import Store

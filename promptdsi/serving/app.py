@@ -68,12 +68,13 @@ def create_app(
     engine: str = "auto",
     device: str = "auto",
     threads: int | None = None,
+    on: str | None = None,
 ) -> FastAPI:
     """An application over the index in a folder. The index is opened when the server starts, not here.
 
-    `threads` compute a batch (default: one per core, at most eight).
+    `threads` compute a batch (default: one per core, at most eight); `on` is a cluster whose processes hold the rows.
     """
-    service = Service(index, access or Access(), limits or Limits(), engine, device, threads or MAX_THREADS)
+    service = Service(index, access or Access(), limits or Limits(), engine, device, threads or MAX_THREADS, on)
     app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, docs_url=None, redoc_url=None)
     app.router.redirect_slashes = False
     app.state.service = service
