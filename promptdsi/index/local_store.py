@@ -44,8 +44,8 @@ class LocalPassageStore:
     def scores(self, vectors: Floats, queries: Sequence[str] | None, rows: Sequence[Sequence[int]]) -> list[Floats]:
         results = []
         for vector, each, words in zip(vectors, rows, self._words_of(queries, len(vectors)), strict=True):
-            scores, here = np.full(len(each), np.nan, np.float32), [place for place, row in enumerate(each) if self.has_row(row)]
-            scores[here] = self.table.scores(vector, [each[place] - self.generation.first_row for place in here], words)
+            scores, local = np.full(len(each), np.nan, np.float32), [place for place, row in enumerate(each) if self.has_row(row)]
+            scores[local] = self.table.scores(vector, [each[place] - self.generation.first_row for place in local], words)
             results.append(scores)
         return results
 
