@@ -33,11 +33,11 @@ URL = re.compile(
 LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|\[::1\]")
 SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_OPEN = 3600.0  # a generation: checksums take about a second per gigabyte
-SECONDS_TO_ANSWER = 20.0  # a shard that is lost comes back within about ten
+SECONDS_TO_ANSWER = 25.0  # a shard of a lost node comes back within about ten; a server waits 30
 SECONDS_TO_PING = 1.0
 CONCURRENT = 4  # calls of a shard at a time: two batches of searches while a new generation is opened
 OBJECT_STORE = 100 << 20  # bytes, of `ray://local`: vectors and hits are small
-Opener = Callable[[Any, int, int], Shard]  # a generation's manifest, the number of the shard, how many there are
+Opener = Callable[[Any, int, int, int], Shard]  # a generation's manifest, the number of the shard, how many there are, and on a node
 
 
 class ShardsUnavailable(PromptDSIError):
@@ -66,8 +66,8 @@ class Failure(NamedTuple):
 class ShardProcess:
     """What runs in a shard's process. After a crash Ray makes it again with the same arguments."""
 
-    def __init__(self, opener: Opener, number: int, count: int) -> None:
-        self.opener, self.number, self.count = opener, number, count
+    def __init__(self, opener: Opener, number: int, count: int, per_node: int) -> None:
+        self.opener, self.share = opener, (number, count, per_node)
         self.stores: dict[str, Shard] = {}
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class ShardProcess:
 
             with self._lock:  # calls of generations that are open do not wait for it
                 if key not in self.stores:
-                    self.stores[key] = self.opener(ray.get(manifest[0]), self.number, self.count)
+                    self.stores[key] = self.opener(ray.get(manifest[0]), *self.share)
         return self.stores[key]
 
     def is_open(self, key: str) -> bool:
@@ -104,7 +104,7 @@ class RayShards:
     """The shard processes of one index on a cluster. They end with the last generation that uses them, or with this process."""
 
     def __init__(self, url: str, opener: Opener) -> None:
-        self.ray, count = connect(url)
+        self.ray, count, per_node = connect(url)
         shard = self.ray.remote(
             num_cpus=0.01,  # any node with a processor may take over a shard of one that is lost
             max_restarts=-1,
@@ -113,7 +113,7 @@ class RayShards:
             concurrency_groups={"health": 1},
             scheduling_strategy="SPREAD",
         )(ShardProcess)
-        self.actors = [shard.remote(opener, number, count) for number in range(count)]
+        self.actors = [shard.remote(opener, number, count, per_node) for number in range(count)]
         self.closed: deque[str] = deque()  # generations that are no longer needed here
 
     def collect(self, calls: list[Any], seconds: float) -> list[Any]:
@@ -188,8 +188,8 @@ def shards_on(url: str, index: str, opener: Opener) -> RayShards:
         return shards
 
 
-def connect(url: str) -> tuple[Any, int]:
-    """The module `ray`, connected to a cluster, and the number of shards: by default one for each node that computes."""
+def connect(url: str) -> tuple[Any, int, int]:
+    """The module `ray`, connected to a cluster; the number of shards, by default one for each node that computes; how many a node gets."""
     match = URL.fullmatch(url)
     if not match:
         raise UsageError(f"{url!r} is no cluster: give ray://HOST:PORT or ray://local, with ?shards=N if you like")
@@ -210,13 +210,14 @@ def connect(url: str) -> tuple[Any, int]:
         options = {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": OBJECT_STORE} if local else {}
         try:
             ray.init(address, logging_level="ERROR", log_to_driver=False, **options)
-        except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # Ray raises plain ones too
             reason = str(error).strip().splitlines()[0]
             raise PromptDSIError(f"{url}: the cluster cannot be used from this machine ({reason})") from None
     elif not local and ray.get_runtime_context().gcs_address.rpartition(":")[2] != match["port"]:
         raise UsageError(f"this process is connected to another cluster than {url}")
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    return ray, int(match["shards"] or len(nodes) or 1)
+    count = int(match["shards"] or len(nodes) or 1)
+    return ray, count, -(-count // max(len(nodes), 1))
 
 
 def _check_listening(host: str, port: int) -> None:

@@ -99,8 +99,10 @@ class ShardOpener:
         self.folder, self.opening = folder, opening
         self.verified: set[str] = set()
 
-    def __call__(self, manifest: Manifest, number: int, count: int) -> LocalPassageStore:
-        generation = ShardGeneration(Store(self.folder), manifest, self.opening, number, count, verified=self.verified)
+    def __call__(self, manifest: Manifest, number: int, count: int, per_node: int = 1) -> LocalPassageStore:
+        threads = max(1, cores() // per_node)  # shards of one node share its cores
+        opening = self.opening._replace(threads=min(self.opening.threads or threads, threads))
+        generation = ShardGeneration(Store(self.folder), manifest, opening, number, count, verified=self.verified)
         self.verified = generation.needed_blobs()
         shard = LocalPassageStore(generation)
         shard.locate([""])  # the lookup by docid is built on first use
