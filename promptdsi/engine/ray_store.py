@@ -213,6 +213,7 @@ def connect(url: str) -> tuple[Any, int, int]:
         except Exception as error:  # Ray raises plain ones too
             reason = str(error).strip().splitlines()[0]
             raise PromptDSIError(f"{url}: the cluster cannot be used from this machine ({reason})") from None
+        ray._private.worker._worker_logs_enabled = False  # Ray prints what happens to shards on standard output, where results go
     elif not local and ray.get_runtime_context().gcs_address.rpartition(":")[2] != match["port"]:
         raise UsageError(f"this process is connected to another cluster than {url}")
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
