@@ -43,6 +43,12 @@ Device = Annotated[
         "--device", help="auto, cpu, cuda or mps. `auto` trains on an accelerator if there is one and searches on the CPU.", **DEVICES
     ),
 ]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on", help="Cluster whose processes hold the rows: ray://HOST:PORT or ray://local (see docs/cluster.md).", metavar="URL"
+    ),
+]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Number of CPU threads (default: one per core).")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never use the network.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No messages, no progress.")]

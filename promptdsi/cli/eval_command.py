@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import At, CorpusPath, IndexPath, Output, ReadOptions, Runtime, open_index, print_json, print_table, use_threads
+from promptdsi.cli.console import (
+    At,
+    CorpusPath,
+    IndexPath,
+    On,
+    Output,
+    ReadOptions,
+    Runtime,
+    open_index,
+    print_json,
+    print_table,
+    use_threads,
+)
 from promptdsi.wording import counted
 
 
@@ -20,16 +32,18 @@ def evaluate(
     k: Annotated[int, typer.Option("-k", min=1, help="Documents per query in the run file.")] = 100,
     record: Annotated[bool, typer.Option("--record", help="Store the ranks, no text, in the index, for the retention chart.")] = False,
     at: At = None,
+    on: On = None,
     read_options: ReadOptions,
     runtime: Runtime,
     output: Output,
 ) -> None:
     """Measure an index on queries with known answers. Hits@1/5/10, MRR@10 and nDCG@10 with 95 % intervals, over all its documents."""
     documents = read_options.read(corpus, output)
-    use_threads(runtime.threads)
+    if on is None:
+        use_threads(runtime.threads)
     from promptdsi.evaluation.evaluate import DEFAULT, measure
 
-    opened = open_index(index, check=True, at=at, device=runtime.device)
+    opened = open_index(index, check=True, at=at, device=runtime.device, on=on)
     result = opened.evaluate(documents, split=split, record=record, run=run, run_k=k)
     if result.left_out:
         output.say(f"{counted(result.left_out, 'query')} left out: no document that answers is in the index")

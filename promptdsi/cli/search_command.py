@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from promptdsi.cli.console import At, Engine, IndexPath, Json, Output, Runtime, open_index, print_json, strip_control_chars
+from promptdsi.cli.console import At, Engine, IndexPath, Json, On, Output, Runtime, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
 from promptdsi.wording import agreeing
 
@@ -39,13 +39,14 @@ def search(
     ] = None,
     at: At = None,
     engine: Engine = "auto",
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
     """Search an index. With --json one line of JSON per query."""
     from promptdsi.index.results import SearchRequest
 
-    opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads)
+    opened = open_index(index, check=True, at=at, engine=engine, device=runtime.device, threads=runtime.threads, on=on)
     conditions = tuple(where or ())
     if len(queries) > 1 and not any(len(query.split()) > 1 for query in queries):
         output.say(f"searched for {len(queries):,} queries; put words in quotes to search for them together")

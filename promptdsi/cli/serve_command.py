@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import Device, Engine, IndexPath, Output, Quiet, Threads, open_index
+from promptdsi.cli.console import Device, Engine, IndexPath, On, Output, Quiet, Threads, open_index
 from promptdsi.errors import PromptDSIError
 
 
@@ -33,6 +33,7 @@ def serve(
     engine: Engine = "auto",
     device: Device = "auto",
     threads: Threads = None,
+    on: On = None,
     quiet: Quiet = False,
 ) -> None:
     """Serve an index as a web page and a JSON API. Ctrl-C or SIGTERM ends it after running requests have been answered."""
@@ -48,7 +49,7 @@ def serve(
     named = frozenset(host_name(name) for name in (host, *(allow_host or ())))
     hosts = LOCAL_HOSTS | named if LOOPBACK.fullmatch(host) else None
     limits = Limits(connections=connections, proxies=proxies_of(proxy or ()))
-    app = create_app(index, access=access, hosts=hosts, limits=limits, engine=engine, device=device, threads=threads)
+    app = create_app(index, access=access, hosts=hosts, limits=limits, engine=engine, device=device, threads=threads, on=on)
 
     def listening(url: str) -> None:
         generated = access.write if allow_write and token_file is None else None

@@ -7,6 +7,7 @@ without spinning when there is nothing to do.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import mmap
 import threading
@@ -60,6 +61,16 @@ class QuantizedRows(NamedTuple):
             panel = self.panels[first * width : (first + PANEL) * width]
             yield QuantizedRows(panel, self.shift[rows], self.scale[rows], self.error[rows], self.length[rows])
 
+    def part(self, low: int, high: int) -> QuantizedRows:
+        """Some consecutive rows: whole panels, which are not copied, or rows of one panel."""
+        count, rows = len(self.shift), slice(low, high)
+        first, width = low // PANEL * PANEL, len(self.panels) // count
+        panels = self.panels[low * width : high * width]
+        if low % PANEL or high % PANEL:
+            panel = self.panels[first * width : (first + PANEL) * width].reshape(width, -1)
+            panels = panel[:, low - first : high - first].reshape(-1)
+        return QuantizedRows(panels, self.shift[rows], self.scale[rows], self.error[rows], self.length[rows])
+
     @classmethod
     def concat(cls, parts: Sequence[QuantizedRows]) -> QuantizedRows:
         """The rows of all parts; panels are laid out anew."""
@@ -80,6 +91,12 @@ class RowBlock(NamedTuple):
         parts = self.quantized.split() if self.quantized else [None] * len(firsts)
         for first, part in zip(firsts, parts, strict=True):
             yield RowBlock(self.rows[first : first + PANEL], part)
+
+    def part(self, low: int, high: int) -> Iterator[RowBlock]:
+        """Some consecutive rows, as blocks: whole panels stay mapped, only rows of the panels at both ends are copied."""
+        first, last = -(-low // PANEL) * PANEL, high // PANEL * PANEL
+        for begin, end in itertools.pairwise(sorted({low, min(first, high), max(last, low), high})):
+            yield RowBlock(self.rows[begin:end], self.quantized.part(begin, end) if self.quantized else None)
 
     def bounds(self) -> tuple[Floats, Floats]:
         """Length and error of each row as the scan sees it (n,); float32 rows have no error."""

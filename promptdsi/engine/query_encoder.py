@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.graph import GraphPart, Session, build_graph
+from promptdsi.errors import UsageError
 from promptdsi.model.config import EncoderConfig, relative_buckets
 from promptdsi.model.path import Encoded, Floats, Numbers, QueryPath, Selection, attention_bias, by_length
 from promptdsi.model.prompts.strategy import PromptStrategy
@@ -18,6 +19,7 @@ from promptdsi.model.tokenizer import Ids, Tokenizer
 if TYPE_CHECKING:
     from promptdsi.model.dsi import DSI
 
+ENGINES = ("auto", "onnx", "int8", "torch")
 BATCH_TOKENS = 2048  # tokens per batch, padding included: attention needs (B, H, T, T), and larger batches are not faster
 
 
@@ -192,3 +194,12 @@ class OnnxEncoder(QueryEncoder, QueryPath):
         relative = weights["relative.weight"][relative_buckets(count, buckets)].transpose(2, 0, 1)[None] if buckets else None
         bias: Floats | None = attention_bias(weights["norm.bias"], count, tokens.mask, relative, prefix_rows, hidden)
         return np.zeros((1, 1, 1, prefix_rows + count), np.float32) if bias is None else bias
+
+
+def resolve_engine(engine: str, device: str) -> str:
+    """The engine that `auto` stands for: torch where another device than the CPU is named."""
+    if engine not in ENGINES:
+        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if engine in ("onnx", "int8") and device not in ("auto", "cpu"):
+        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
+    return engine if engine != "auto" else "onnx" if device in ("auto", "cpu") else "torch"

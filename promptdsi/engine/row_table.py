@@ -206,28 +206,28 @@ class RowTable:
         return TopRows(rows.reshape(len(heaps), k), scores.reshape(len(heaps), k))
 
     def ranks(self, query: Floats, targets: Sequence[int], words: WordQuery | None = None) -> Numbers:
-        """Exact ranks of some rows' documents for one query, from 1.
+        """Exact ranks of some rows' documents for one query, from 1."""
+        scores = [float(self.scores(query, self.document_rows(target), words).max()) for target in targets]
+        return 1 + self.count_before(query, scores, [self.docids[target] for target in targets], words)
 
-        Live documents that score higher count, or equal with an earlier docid.
-        """
-        parts = [(scores[0], bound[0]) for _, scores, bound in self.products(query[None])]
-        scores, bound = np.concatenate([part for part, _ in parts]), max(float(bound) for _, bound in parts)
+    def count_before(self, query: Floats, scores: Sequence[float], docids: Sequence[str], words: WordQuery | None = None) -> Numbers:
+        """How many live documents score higher than each of some documents, or equal with an earlier docid."""
+        parts = [(chunk_scores[0], bound[0]) for _, chunk_scores, bound in self.products(query[None])]
+        approximate, bound = np.concatenate([part for part, _ in parts]), max(float(bound) for _, bound in parts)
         if words:
-            words.add_to(scores, 0)
+            words.add_to(approximate, 0)
             bound += float(words.error)
         starts = self.document_starts
-        best = scores if starts is None else np.maximum.reduceat(scores, starts)
-        ranks = np.ones(len(targets), np.int64)
-        for position, target in enumerate(targets):
-            score = self.scores(query, self.document_rows(target), words).max()
-            gap = best - score
+        best = approximate if starts is None else np.maximum.reduceat(approximate, starts)
+        counts = np.zeros(len(scores), np.int64)
+        for position, (score, docid) in enumerate(zip(scores, docids, strict=True)):
+            gap = best - np.float32(score)
             undecided = np.flatnonzero(np.abs(gap) <= bound)
             rows, firsts = self._rows_of_documents(undecided)
             exact = np.maximum.reduceat(self.scores(query, rows, words), firsts) if len(rows) else np.empty(0, np.float32)
-            ranks[position] += (gap > bound).sum() + (exact > score).sum()
             tied = rows[firsts[exact == score]]
-            ranks[position] += sum(self.docids[row] < self.docids[target] for row in tied.tolist())
-        return ranks
+            counts[position] = (gap > bound).sum() + (exact > score).sum() + sum(self.docids[row] < docid for row in tied.tolist())
+        return counts
 
     def _rows_of_documents(self, documents: Numbers) -> tuple[Numbers, Numbers]:
         """The rows of some documents, given by their numbers in order, and where in that list each document begins."""
@@ -240,12 +240,14 @@ class RowTable:
 
     def neighbors(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
         """The k other live documents with the row of highest cosine to each of some rows; (row, cosine), best first."""
-        directions = unit(self.vectors(rows))
-        nearest: list[dict[int, tuple[float, int]]] = [{} for _ in rows]  # document's first row → best cosine, its row
+        return self.nearest(unit(self.vectors(rows)), [self.document_rows(row) for row in rows], k)
+
+    def nearest(self, directions: Floats, excluded: Sequence[range], k: int) -> list[list[tuple[int, float]]]:
+        """The k live documents with the row of highest cosine to each unit vector, a document excluded; (row, cosine), best first."""
+        nearest: list[dict[int, tuple[float, int]]] = [{} for _ in excluded]  # document's first row → best cosine, its row
         for chunk in self._chunks(PRODUCT_SCORES // BATCH):
-            for row, cosines, nearby in zip(rows, chunk.products(directions, self.threads, unit), nearest, strict=True):
-                same_document = self.document_rows(row)
-                cosines[max(same_document.start - chunk.first, 0) : max(same_document.stop - chunk.first, 0)] = -np.inf
+            for document_rows, cosines, nearby in zip(excluded, chunk.products(directions, self.threads, unit), nearest, strict=True):
+                cosines[max(document_rows.start - chunk.first, 0) : max(document_rows.stop - chunk.first, 0)] = -np.inf
                 kth = kth_best(chunk.best_of_documents(cosines), k)
                 for other in np.flatnonzero((cosines >= kth) & (cosines > -np.inf)).tolist():
                     pair = (float(cosines[other]), chunk.first + other)

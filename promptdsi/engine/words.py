@@ -33,12 +33,17 @@ class QueryTerm(NamedTuple):
 
 
 class WordTable:
-    """The word weights of all passages of a generation, in the order of its rows. Immutable, so threads may share it."""
+    """The word weights of all passages of a generation, in the order of its rows. Immutable, so threads may share it.
 
-    def __init__(self, postings: Sequence[Postings], statistics: WordStatistics, *, weight: float = 1.0, salt: str = "") -> None:
+    `first` is the number of the first passage: below 0 where rows begin within the first postings.
+    """
+
+    def __init__(
+        self, postings: Sequence[Postings], statistics: WordStatistics, *, weight: float = 1.0, salt: str = "", first: int = 0
+    ) -> None:
         self.parts, self.statistics, self.weight, self.salt = postings, statistics, weight, salt
         self.postings = merge_small(postings)
-        self.firsts = np.cumsum([0, *(len(part.lengths) for part in self.postings)])
+        self.firsts = np.cumsum([first, *(len(part.lengths) for part in self.postings)])
 
     def __len__(self) -> int:
         return int(self.firsts[-1])

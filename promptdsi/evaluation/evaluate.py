@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from promptdsi.corpus.corpus import SPLITS, Corpus
 from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write
-from promptdsi.methods.base import Method, Result
+from promptdsi.methods.base import Result
 
 DEFAULT = ("Hits@1", "Hits@5", "Hits@10", "MRR@10", "nDCG@10")
 RESAMPLES = 2000
@@ -132,6 +132,14 @@ class EvalResult(NamedTuple):
     left_out: int
 
 
+class Ranker(Protocol):
+    """What can be evaluated: a method, or an opened index."""
+
+    def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]: ...
+
+    def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]: ...
+
+
 def load_queries(corpus: Corpus, split: str) -> list[EvalQuery]:
     """The annotated queries of a split in order, with their relevant documents."""
     if split not in SPLITS:
@@ -145,7 +153,7 @@ def load_queries(corpus: Corpus, split: str) -> list[EvalQuery]:
     return list(queries.values())
 
 
-def rank_queries(method: Method, queries: Sequence[EvalQuery], *, in_index: Callable[[str], bool] = lambda docid: True) -> EvalResult:
+def rank_queries(method: Ranker, queries: Sequence[EvalQuery], *, in_index: Callable[[str], bool] = lambda docid: True) -> EvalResult:
     """Exact ranks of relevant documents. Queries with no relevant document in the index are left out and counted."""
     live = [query._replace(relevant={docid: gain for docid, gain in query.relevant.items() if in_index(docid)}) for query in queries]
     live = [query for query in live if query.relevant]

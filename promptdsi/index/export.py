@@ -104,8 +104,8 @@ def _beir(generation: Generation, folder: Path) -> None:
     """The stored documents, and the stored training queries as train queries."""
     if generation.manifest.store != "text":
         raise PromptDSIError(f"the index stores no text (--store {generation.manifest.store}), so its documents cannot be exported")
-    rows = generation.live_documents()
-    documents = [document for row in rows if (document := generation.document(row))]
+    rows = [row for row in generation.starts.tolist() if row not in generation.table.deleted]  # the first of each document
+    documents = [document for row in rows if (document := generation.document(generation.document_number(row)))]
     live = {(generation.origin(row).corpus, generation.table.docids[row]) for row in rows}
     queries, judgements = [], []
     for number in range(len(generation.manifest.corpora)):

@@ -96,9 +96,8 @@ def matching_documents(generation: Generation, where: Sequence[str]) -> NDArray[
     for condition in map(parse_condition, where):
         cache: dict[Any, bool] = {}
         values = field_values(generation, condition.field)
-        if not any(value is not None for value in values) and condition.operator != "!=":
-            names = ", ".join(field for field, _ in facets(generation)) or "none"
-            raise UsageError(f"no document has a field {condition.field!r}; the fields are docid, title, corpus and of metadata: {names}")
+        if generation.complete and not _occurs(values, condition):
+            raise unknown_field(condition.field, field_counts(generation))
         for number, value in enumerate(values):
             key = repr(value)
             if key not in cache:
@@ -107,14 +106,36 @@ def matching_documents(generation: Generation, where: Sequence[str]) -> NDArray[
     return meets
 
 
-def facets(generation: Generation) -> list[tuple[str, list[tuple[str, int]]]]:
-    """The fields of the metadata, those of most documents first, each with its most frequent values and how many documents have them."""
+def _occurs(values: Iterable[Any], condition: Condition) -> bool:
+    """Whether a document has the field of a condition; where none has it, all differ from any value."""
+    return condition.operator == "!=" or any(value is not None for value in values)
+
+
+def missing_fields(generation: Generation, where: Sequence[str]) -> set[str]:
+    """The fields of conditions that no document of a generation, or of this part of it, has."""
+    conditions = map(parse_condition, where)
+    return {condition.field for condition in conditions if not _occurs(field_values(generation, condition.field), condition)}
+
+
+def unknown_field(field: str, counts: dict[str, Counter[str]]) -> UsageError:
+    """The error of a condition on a field that no document has."""
+    names = ", ".join(name for name, _ in facets(counts)) or "none"
+    return UsageError(f"no document has a field {field!r}; the fields are docid, title, corpus and of metadata: {names}")
+
+
+def field_counts(generation: Generation) -> dict[str, Counter[str]]:
+    """For each field of the metadata the number of live documents with each value."""
     counts: dict[str, Counter[str]] = {}
     for metadata in _live_metadata(generation):
         for field, value in metadata.items():
             values = value if isinstance(value, list) else [value]
             if all(isinstance(inner, str | int | float | bool) for inner in values) and field != PAGES:
                 counts.setdefault(field, Counter()).update(set(map(_written, values)))
+    return counts
+
+
+def facets(counts: dict[str, Counter[str]]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """The fields of the metadata, those of most documents first, each with its most frequent values and how many documents have them."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))[:FACETS]
     return [(field, sorted(counter.most_common(FACET_VALUES), key=lambda pair: (-pair[1], pair[0]))) for field, counter in ordered]
 
@@ -126,12 +147,14 @@ def field_values(generation: Generation, field: str) -> list[Any]:
     values: list[Any] = [None] * len(generation.starts)
     for first, entry, number in _stored_corpora(generation):
         if field == "corpus":
-            values[first : first + entry.count] = [entry.name] * entry.count
+            for document in range(max(first, 0), min(first + entry.count, len(values))):
+                values[document] = entry.name
             continue
         with generation.stored(number) as documents:
             pairs = documents.titles() if field == "title" else [(place, fields.get(field)) for place, fields in documents.metadata()]
         for position, value in pairs:
-            values[first + position] = value
+            if 0 <= first + position < len(values):
+                values[first + position] = value
     return values
 
 
@@ -140,13 +163,15 @@ def _live_metadata(generation: Generation) -> Iterator[Mapping[str, Any]]:
     for first, _, number in _stored_corpora(generation):
         with generation.stored(number) as documents:
             pairs = documents.metadata()
-        yield from (fields for position, fields in pairs if int(generation.starts[first + position]) not in deleted)
+        numbered = ((first + position, fields) for position, fields in pairs if 0 <= first + position < len(generation.starts))
+        yield from (fields for document, fields in numbered if int(generation.starts[document]) not in deleted)
 
 
 def _stored_corpora(generation: Generation) -> list[tuple[int, Entry, int]]:
-    """First document, entry and number of each corpus of which documents are stored."""
-    numbered = zip(generation.firsts, generation.manifest.corpora, strict=False)
-    return [(first, entry, number) for number, (first, entry) in enumerate(numbered) if entry.documents is not None]
+    """First document, entry and number of each corpus of which documents are stored, and of which this generation opened any."""
+    count, numbered = len(generation.starts), zip(generation.firsts, generation.manifest.corpora, strict=False)
+    opened = [(first, entry, number) for number, (first, entry) in enumerate(numbered) if first < count and first + entry.count > 0]
+    return [(first, entry, number) for first, entry, number in opened if entry.documents is not None]
 
 
 def _written(value: Any) -> str:

@@ -10,20 +10,23 @@ import bisect
 import contextlib
 import threading
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from promptdsi.corpus.corpus import Document
+from promptdsi.engine.passage_store import PassageStore
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.query_encoder import EncoderSessions, OnnxEncoder, QueryEncoder, TorchEncoder
 from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.errors import DataError, UsageError
+from promptdsi.evaluation.evaluate import Ranker
 from promptdsi.index.documents import Documents
 from promptdsi.index.encoder_checks import check_encoder, check_prompts
+from promptdsi.index.local_store import LocalPassageStore
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import Location
 from promptdsi.index.store import Store
@@ -32,24 +35,23 @@ from promptdsi.model.path import cores
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.prompts.strategy import ArrayPool, PromptStrategy
 from promptdsi.model.tokenizer import Tokenizer
-from promptdsi.wording import suggest
 
 if TYPE_CHECKING:
     from promptdsi.methods.promptdsi import PromptDSI
 
-ENGINES = ("auto", "onnx", "int8", "torch")
 OPEN_FILES = 64  # document files open at a time: an index may have more corpora than a process may open files
 # Generations of one index have the same encoder: it is built once for all that are open.
 _shared_sessions: weakref.WeakValueDictionary[tuple[Any, ...], EncoderSessions] = weakref.WeakValueDictionary()
 
 
 class Opening(NamedTuple):
-    """The keywords of `Index.open`: whether checksums are verified, what encodes queries, and how many threads a search may use."""
+    """The keywords of `Index.open`: whether checksums are verified, what encodes queries, how many threads a search may use, and where."""
 
     check: bool = True
     engine: str = "onnx"
     device: str = "auto"
     threads: int | None = None
+    on: str | None = None  # the URL of a cluster; None: this process
 
 
 class RowOrigin(NamedTuple):
@@ -67,20 +69,38 @@ class Generation:
     `verified` names blobs whose checksum was verified before.
     """
 
+    first_row = first_document = 0  # the numbers, in the generation, of what was opened first
+    complete = True  # whether all of its documents were opened (`shards.py`)
+
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, verified: Collection[str] = frozenset()) -> None:
+        self.store, self.manifest, self.opening, self.engine, self.device = store, manifest, opening, opening.engine, opening.device
         if opening.check:
-            store.check(manifest, manifest.blobs() - set(verified))
-        self.store, self.manifest, self.engine, self.device = store, manifest, opening.engine, opening.device
+            store.check(manifest, self.needed_blobs() - set(verified))
         self.threads = opening.threads and min(opening.threads, cores())  # more than cores only wait for each other
-        with manifest.as_data_error(store.folder):
-            self.table = self._open_table()
-            self.words = self._open_words()
-            check_encoder(manifest, store.blobs)
         self.firsts = manifest.firsts()
+        with manifest.as_data_error(store.folder):
+            self._open_passages()
+            self._check_encoder()
         self._documents: dict[int, Documents] = {}
         self._queries: dict[int, dict[str, list[Any]]] = {}
         self.filtered: dict[tuple[str, ...], RowTable] = {}  # the rows of the documents that meet some conditions (`filters.py`)
         self._lock = threading.Lock()
+
+    def needed_blobs(self) -> set[str]:
+        """The blobs that are read here."""
+        return self.manifest.blobs()
+
+    def _check_encoder(self) -> None:
+        check_encoder(self.manifest, self.store.blobs)
+
+    def _open_passages(self) -> None:
+        self.table = self._open_table()
+        self.words = self._open_words()
+
+    @property
+    def passages(self) -> PassageStore:
+        """Where passages are scored. Made anew each time: kept, it would keep this generation, and what a purge erased, in memory."""
+        return LocalPassageStore(self)
 
     def _open_table(self) -> RowTable:
         blocks: list[RowBlock] = []
@@ -154,28 +174,41 @@ class Generation:
 
         return load_method(self.store, self.manifest, device=self.device)
 
+    def shards_ready(self) -> list[bool]:
+        """Whether each shard answers; there are none where rows lie in this process."""
+        return []
+
+    @property
+    def ranker(self) -> Ranker:
+        """What evaluates this generation."""
+        return self.method
+
     @property
     def row_of(self) -> dict[str, int]:
         return self.table.row_of
 
     def live_row(self, docid: str) -> int | None:
         """The row of a document that can be retrieved."""
-        row = self.row_of.get(docid)
-        return None if row is None or row in self.table.deleted else row
+        place = self.passages.locate([docid])[0]
+        return None if place is None or place.deleted else place.row
 
     def live_rows(self) -> list[int]:
         """The rows of all documents that can be retrieved."""
         return [row for row in range(len(self.table)) if row not in self.table.deleted]
 
-    def live_documents(self) -> list[int]:
-        """The first row of each document that can be retrieved."""
-        return [row for row in self.starts.tolist() if row not in self.table.deleted]
+    def document_number(self, row: int) -> int:
+        """The number of a row's document in the generation."""
+        return int(np.searchsorted(self.starts, row, side="right")) - 1 + self.first_document
+
+    def corpus_of(self, document: int) -> tuple[Entry, int, int]:
+        """The corpus of a document, the number of that corpus, and the document's position in it."""
+        document -= self.first_document
+        number = bisect.bisect_right(self.firsts, document) - 1
+        return self.manifest.corpora[number], number, document - self.firsts[number]
 
     def origin(self, row: int) -> RowOrigin:
-        document = int(np.searchsorted(self.starts, row, side="right")) - 1
-        number = bisect.bisect_right(self.firsts, document) - 1
-        passage = row - int(self.starts[document])
-        return RowOrigin(self.manifest.corpora[number], number, document - self.firsts[number], passage)
+        document = self.document_number(row)
+        return RowOrigin(*self.corpus_of(document), row - int(self.starts[document - self.first_document]))
 
     def passage(self, row: int) -> tuple[int, int] | None:
         """Where in its document's text a row's passage begins and ends; None where the document is one passage."""
@@ -183,16 +216,16 @@ class Generation:
         offsets = self.store.outline(entry.ids).boundaries.get(str(position))
         return (offsets[passage], offsets[passage + 1]) if offsets else None
 
-    def document(self, row: int) -> Document | None:
-        """What is stored of a row's document: None where nothing is."""
-        entry, number, position, _ = self.origin(row)
+    def document(self, number: int) -> Document | None:
+        """What is stored of a document, by its number: None where nothing is."""
+        entry, corpus, position = self.corpus_of(number)
         if entry.documents is None:
             return None
         with self._lock:
-            documents = self._documents.pop(number, None)
+            documents = self._documents.pop(corpus, None)
             if documents is None:
-                documents = self.store.documents(entry, self._blob(entry.documents, number, "documents"))
-            self._documents[number] = documents  # the most recently used is the last to be closed
+                documents = self.store.documents(entry, self._blob(entry.documents, corpus, "documents"))
+            self._documents[corpus] = documents  # the most recently used is the last to be closed
             if len(self._documents) > OPEN_FILES:
                 self._documents.pop(next(iter(self._documents))).close()
             return documents.get(position)
@@ -209,24 +242,21 @@ class Generation:
 
     def get(self, docid: str) -> Document:
         """What is stored of a live document."""
-        location, folder = self.locate(docid), self.store.folder
-        if location is None:
-            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{self.suggest(docid)}", path=folder)
-        if location.deleted:
+        place, folder = self.passages.locate([docid])[0], self.store.folder
+        if place is None:
+            hint = self.passages.similar_docid(docid)
+            raise DataError(f"holds no document {docid!r} in generation {self.manifest.number}{hint}", path=folder)
+        if place.deleted:
             raise DataError(f"the document {docid!r} is deleted; `undelete` shows it again", path=folder)
-        return self.document(self.row_of[docid]) or Document(docid, "")
+        return self.document(place.document) or Document(docid, "")
 
     def locate(self, docid: str) -> Location | None:
         """The corpus of a document and whether it is deleted; None where there is no such document."""
-        row = self.row_of.get(docid)
-        if row is None:
+        place = self.passages.locate([docid])[0]
+        if place is None:
             return None
-        entry = self.origin(row).entry
-        return Location(entry.name, entry.since, row in self.table.deleted)
-
-    def suggest(self, docid: str) -> str:
-        """The end of an error message that names the document that was probably meant, or nothing."""
-        return suggest(docid, self.row_of)
+        entry = self.corpus_of(place.document)[0]
+        return Location(entry.name, entry.since, place.deleted)
 
     def stored_queries(self, number: int) -> dict[str, list[Any]]:
         """The training queries stored of a corpus, by docid."""
@@ -247,34 +277,3 @@ class Generation:
         if (again.encoder, again.time) != (self.manifest.encoder, self.manifest.time):
             raise DataError("holds another index since this one was opened; open it again", path=self.store.folder)
         return getattr(again.corpora[number], part) or name
-
-
-def open_generation(
-    store: Store,
-    opening: Opening,
-    *,
-    at: int | None = None,
-    verified: Collection[str] = frozenset(),
-    erase: Mapping[str, str] | None = None,
-) -> Generation:
-    """Open a generation; if another process purges meanwhile, read the manifest again.
-
-    `erase` maps the blobs that an unfinished purge removes to their replacements.
-    """
-    manifest = store.manifest(at)
-    if erase and manifest.blobs() & erase.keys():
-        return Generation(store, manifest.renamed(dict(erase)), opening, verified=verified)
-    with contextlib.suppress(DataError, FileNotFoundError):
-        generation = Generation(store, manifest, opening, verified=verified)
-        if at is None or store.manifest(at) == manifest:
-            return generation
-    return Generation(store, store.manifest(at), opening, verified=verified)
-
-
-def resolve_engine(engine: str, device: str) -> str:
-    """The engine that `auto` stands for: torch where another device than the CPU is named."""
-    if engine not in ENGINES:
-        raise UsageError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    if engine in ("onnx", "int8") and device not in ("auto", "cpu"):
-        raise UsageError(f"the engine {engine} runs on the CPU only; use --engine torch with --device {device}")
-    return engine if engine != "auto" else "onnx" if device in ("auto", "cpu") else "torch"

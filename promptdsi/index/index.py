@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from promptdsi.corpus.corpus import Corpus, Document
+from promptdsi.engine.query_encoder import resolve_engine
 from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.index import delete, export, filters, purge, results, search, strangers
-from promptdsi.index.generation import Generation, Opening, open_generation, resolve_engine
+from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.manifest import Manifest
+from promptdsi.index.opening import open_generation
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.store import Store
 from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
@@ -89,18 +91,20 @@ class Index:
         engine: str = "auto",
         device: str = "auto",
         threads: int | None = None,
+        on: str | None = None,
         trust: bool | None = None,
     ) -> Self:
         """Open an index for reading and writing, at the newest generation or, read-only, at generation `at`. Writes nothing.
 
         `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
+        `on` is a cluster, `ray://HOST:PORT` or `ray://local`, whose processes hold the rows; the results are the same.
         Without `trust` (the default where another user owns the folder) a child process opens and searches it first.
         """
         store = Store(Path(path).expanduser())
         if trust is False or (trust is None and strangers.is_foreign(store.folder)):
             strangers.screen(store.folder, at)
-        index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads), pinned=at is not None)
+        index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads, on), pinned=at is not None)
         return index._load(at) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
@@ -210,7 +214,7 @@ class Index:
 
     def facets(self) -> list[tuple[str, list[tuple[str, int]]]]:
         """Fields of the metadata to filter by, each with its most frequent values and their numbers of documents."""
-        return filters.facets(self.opened)
+        return filters.facets(self.opened.passages.field_counts())
 
     def get(self, docid: str) -> Document:
         """What the index stores of a document."""
@@ -222,12 +226,11 @@ class Index:
 
     def suggest(self, docid: str) -> str:
         """The end of an error message that names the most similar docid, or nothing."""
-        return self.opened.suggest(docid)
+        return self.opened.passages.similar_docid(docid)
 
     def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
-        self.opened.get(docid)  # raises where there is no such document
-        return search.nearest_rows(self.opened, [self.opened.row_of[docid]], k)[0]
+        return search.similar_documents(self.opened, docid, k)
 
     def evaluate(
         self, corpus: Corpus, *, split: str = "test", record: bool = False, run: Path | None = None, run_k: int = 100
@@ -280,7 +283,8 @@ class Index:
 
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
-        return export.export(self.opened, to, Path(folder))
+        local = self if self.opening.on is None else type(self).open(self.path, at=self.generation)  # an export reads every row
+        return export.export(local.opened, to, Path(folder))
 
     def _load(self, at: int | None, **how: Any) -> Self:
         """Open the generation now; its manifest may have been replaced by a purge since it was read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,10 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.corpus.extract import PAGES
 from promptdsi.corpus.generators.stopwords import STOPWORDS
 from promptdsi.corpus.passages import HEADING
+from promptdsi.engine.passage_store import Retrieved, StoredPassage
 from promptdsi.engine.quantized import single_threaded_blas
-from promptdsi.engine.row_table import RowTable
-from promptdsi.engine.words import WordQuery
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
-from promptdsi.index.filters import filtered_rows
 from promptdsi.index.generation import Generation
 from promptdsi.index.results import EvalRecord, Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
 from promptdsi.model.config import NO_PROMPT
@@ -55,8 +53,7 @@ def search_batch(
         encoded = generation.encoder.encode(queries)
         if not np.isfinite(encoded.vectors).all():
             raise ValueError("the encoder computes NaN or Inf")
-        words = [generation.words.query(query) for query in queries] if generation.words else None
-        ranked = _ranked(generation, requests, encoded.vectors, words)
+        ranked = _ranked(generation, requests, encoded.vectors)
         results = []
         for position, (request, retrieved) in enumerate(zip(requests, ranked, strict=True)):
             if stop():
@@ -66,60 +63,43 @@ def search_batch(
             shown = [number for number, hit in enumerate(hits) if hit.confidence is None or hit.confidence >= request.min_confidence]
             hits = [hits[number] for number in shown]
             if request.explain and hits:
-                selection, rows = encoded.selection_of(position), [retrieved.rows[number] for number in shown]
-                hits = explain_hits(generation, request.query, encoded.vectors[position], selection, retrieved._replace(rows=rows), hits)
+                passages = [retrieved.passages[number] for number in shown]
+                hits = explain_hits(generation, request, encoded.vectors[position], encoded.selection_of(position), passages, hits)
             results.append(SearchResult(hits, encoded.truncated[position], certain))
     return results
 
 
-class Retrieved(NamedTuple):
-    """The best rows of one query with their scores, its words, and the rows it was searched in."""
-
-    rows: list[int]
-    scores: list[float]
-    words: WordQuery | None
-    table: RowTable
-
-
-def _ranked(
-    generation: Generation, requests: Sequence[SearchRequest], vectors: Floats, words: Sequence[WordQuery] | None
-) -> list[Retrieved]:
-    """The best rows of each request; those with the same conditions are searched together."""
+def _ranked(generation: Generation, requests: Sequence[SearchRequest], vectors: Floats) -> list[Retrieved]:
+    """The best passages of each request; those with the same conditions are searched together."""
     ranked: dict[int, Retrieved] = {}
     for where in dict.fromkeys(request.where for request in requests):
         numbers = [number for number, request in enumerate(requests) if request.where == where]
-        table, some = (
-            filtered_rows(generation, where) if where else generation.table,
-            [words[number] for number in numbers] if words else None,
-        )
         # One more than asked for: the confidence of a first hit depends on how far the second lies behind.
-        top = table.top(vectors[numbers], 1 + max(requests[number].k for number in numbers), some)
-        for number, rows, scores in zip(numbers, top.rows.tolist(), top.scores.tolist(), strict=True):
-            ranked[number] = Retrieved(rows, scores, words[number] if words else None, table)
+        most = 1 + max(requests[number].k for number in numbers)
+        retrieved = generation.passages.top_k(vectors[numbers], [requests[number].query for number in numbers], most, where)
+        ranked.update(zip(numbers, retrieved, strict=True))
     return [ranked[number] for number in range(len(requests))]
 
 
 def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) -> list[Hit]:
-    confidences: Sequence[float | None] = [None] * len(retrieved.rows)
+    confidences: Sequence[float | None] = [None] * len(retrieved.passages)
     if generation.calibration:
-        words = retrieved.words
-        coverage = words.coverage(retrieved.rows).tolist() if words else [0.0] * len(retrieved.rows)
-        confidences = generation.calibration.confidence(retrieved.scores, coverage, words.information if words else 0.0)
-    numbered = zip(range(1, request.k + 1), retrieved.rows, retrieved.scores, confidences, strict=False)
+        confidences = generation.calibration.confidence(retrieved.scores, retrieved.coverage, retrieved.information)
+    numbered = zip(range(1, request.k + 1), retrieved.passages, retrieved.scores, confidences, strict=False)
     return [_hit(generation, request.query, *values) for values in numbered]
 
 
-def _hit(generation: Generation, query: str, rank: int, row: int, score: float, confidence: float | None) -> Hit:
-    entry, document, passage = generation.origin(row).entry, generation.document(row), generation.passage(row)
+def _hit(generation: Generation, query: str, rank: int, passage: StoredPassage, score: float, confidence: float | None) -> Hit:
+    entry, document, span = generation.corpus_of(passage.document)[0], generation.document(passage.document), passage.span
     title = text = heading = ""
     page = None
     if document:
-        start, end = passage or (0, len(document.text))
-        title, part, heading = document.title, document.text[start:end], heading_at(document.text, start) if passage else ""
+        start, end = span or (0, len(document.text))
+        title, part, heading = document.title, document.text[start:end], heading_at(document.text, start) if span else ""
         page = page_at(document.metadata, start + (best_match(part, query) if PAGES in document.metadata else 0))
         begins = HEADING.match(part)  # it is shown above the snippet
         text = snippet((part[begins.end() :].strip() if begins else "") or part, query)
-    return Hit(rank, generation.table.docids[row], score, confidence, title, text, passage, heading, page, entry.name, entry.since)
+    return Hit(rank, passage.docid, score, confidence, title, text, span, heading, page, entry.name, entry.since)
 
 
 def heading_at(text: str, position: int) -> str:
@@ -152,36 +132,52 @@ def page_at(metadata: Mapping[str, Any], position: int) -> int | None:
 def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) -> list[list[Neighbor]]:
     """The k most similar live documents of each row, the row itself excluded; most similar first."""
 
-    def neighbor(row: int, similarity: float) -> Neighbor:
-        document = generation.document(row)
-        return Neighbor(generation.table.docids[row], document.title if document else "", similarity, generation.origin(row).entry.name)
+    def neighbor(passage: StoredPassage, similarity: float) -> Neighbor:
+        document = generation.document(passage.document)
+        corpus = generation.corpus_of(passage.document)[0].name
+        return Neighbor(passage.docid, document.title if document else "", similarity, corpus)
 
-    return [[neighbor(row, similarity) for row, similarity in pairs] for pairs in generation.table.neighbors(rows, k)]
+    return [[neighbor(*pair) for pair in pairs] for pairs in generation.passages.neighbors(rows, k)]
+
+
+def similar_documents(generation: Generation, docid: str, k: int) -> list[Neighbor]:
+    """The k live documents whose rows are most similar to a document's."""
+    generation.get(docid)  # raises where there is no such document
+    row = generation.live_row(docid)
+    assert row is not None
+    return nearest_rows(generation, [row], k)[0]
 
 
 def explain_hits(
-    generation: Generation, query: str, vector: Floats, selection: Selection | None, retrieved: Retrieved, hits: list[Hit]
+    generation: Generation,
+    request: SearchRequest,
+    vector: Floats,
+    selection: Selection | None,
+    passages: Sequence[StoredPassage],
+    hits: list[Hit],
 ) -> list[Hit]:
     """The hits of one query with `why` filled in; `vector` and `selection` are the query's."""
-    rows, _, matched_words, table = retrieved
-    by_rows = table.ranks(vector, rows).tolist()
-    by_words: list[int | None] = table.ranks(np.zeros_like(vector), rows, matched_words).tolist() if matched_words else [None] * len(rows)
-    learned = table.scores(vector, rows).tolist()
+    store, rows, query, where = generation.passages, [passage.row for passage in passages], request.query, request.where
+    unprompted = generation.encoder.encode([query], prompted=False).vectors[0]  # (D,)
+    both = np.stack([vector, unprompted])
+    by_rows, ranks = (each.tolist() for each in store.ranks(both, None, [rows, rows], where))
+    learned, scores = (each.tolist() for each in store.scores(both, None, [rows, rows]))
+    by_words: list[int | None] = [None] * len(rows)
+    if generation.manifest.statistics is not None:
+        by_words = store.ranks(np.zeros_like(both[:1]), [query], [rows], where)[0].tolist()
+    matched = store.matches(query, rows)
     prompt = int(selection.ids) if selection and selection.ids != NO_PROMPT else None  # type: ignore[arg-type]
     similarity = float(selection.similarity) if selection else None  # type: ignore[arg-type]
     topics = generation.manifest.metadata.get("topics")  # only strategies whose prompts stand for topics have them
     words = topics["words"] if topics else []
     topic = words[prompt] if prompt is not None and prompt < len(words) else []
-    unprompted = generation.encoder.encode([query], prompted=False).vectors[0]  # (D,)
-    ranks, scores = table.ranks(unprompted, rows).tolist(), table.scores(unprompted, rows).tolist()
-    neighbors, stored = nearest_rows(generation, rows), _nearest_queries(generation, rows, hits, vector)
+    neighbors, stored = nearest_rows(generation, rows), _nearest_queries(generation, passages, vector)
     explained = []
     for position, hit in enumerate(hits):
         newer = [other.docid for other in hits[:position] if other.since > hit.since]
-        matched = matched_words.matches(rows[position]) if matched_words else []
         why = Why(
             learned=learned[position],
-            words=matched,
+            words=matched[position],
             rank_by_rows=by_rows[position],
             rank_by_words=by_words[position],
             prompt=prompt,
@@ -199,11 +195,11 @@ def explain_hits(
     return explained
 
 
-def _nearest_queries(generation: Generation, rows: list[int], hits: list[Hit], vector: Floats) -> list[tuple[str | None, float | None]]:
+def _nearest_queries(generation: Generation, passages: Sequence[StoredPassage], vector: Floats) -> list[tuple[str | None, float | None]]:
     """For each hit its stored training query most similar to the search query, where the index stores any."""
     stored = [
-        [entry["text"] for entry in generation.stored_queries(generation.origin(row).corpus).get(hit.docid, [])]
-        for row, hit in zip(rows, hits, strict=True)
+        [entry["text"] for entry in generation.stored_queries(generation.corpus_of(passage.document)[1]).get(passage.docid, [])]
+        for passage in passages
     ]
     texts = [text for queries in stored for text in queries]
     cosines = iter((unit(generation.encoder.encode(texts).vectors) @ unit(vector)).tolist() if texts else [])
@@ -213,7 +209,9 @@ def _nearest_queries(generation: Generation, rows: list[int], hits: list[Hit], v
 def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path | None, run_k: int, *, record: bool) -> EvalResult:
     """Exact ranks of the relevant documents of a split's queries; `run` is a TREC run file to write, `record` stores the ranks."""
     queries = load_queries(corpus, split)
-    result = rank_queries(generation.method, queries, in_index=lambda docid: generation.live_row(docid) is not None)
+    docids = list(dict.fromkeys(docid for query in queries for docid in query.relevant))
+    live = dict(zip(docids, generation.passages.contains(docids), strict=True))
+    result = rank_queries(generation.ranker, queries, in_index=live.__getitem__)
     if not result.query_ranks:
         what = f"has no annotated {split} queries" if not queries else f"has no {split} query whose document is in the index"
         raise DataError(f"the corpus {corpus.name} {what}", path=generation.store.folder)
@@ -221,7 +219,7 @@ def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path
         if not run.parent.is_dir():
             raise DataError("is no folder to write a run file to", path=run.parent)
         texts = [query.text for query in result.queries]
-        write_run(run, result.queries, generation.method.search(texts, k=run_k), tag="promptdsi")
+        write_run(run, result.queries, generation.ranker.search(texts, k=run_k), tag="promptdsi")
     if record:
         ranks = [min(query.ranks) for query in result.query_ranks]
         generation.store.write_record(EvalRecord(generation.manifest.number, corpus.name, split, ranks))

@@ -172,7 +172,7 @@ def _entry(generation: Generation, number: int, name: str, lessons: Sequence[Les
     if words := _words_of(generation, lessons, [each.words for each in learned]):
         parts["words"] = blobs.put_words(words.parts[0], since=since)
     if origin.documents is not None:
-        stored = [(new, generation.document(lesson.rows.start)) for new, lesson in enumerate(lessons)]
+        stored = [(new, generation.document(lesson.number)) for new, lesson in enumerate(lessons)]
         parts["documents"] = blobs.put_documents(
             ((new, document) for new, document in stored if document), since=since, store=manifest.store
         )

@@ -75,12 +75,13 @@ def create_app(
     engine: str = "auto",
     device: str = "auto",
     threads: int | None = None,
+    on: str | None = None,
 ) -> FastAPI:
     """An application over the index in a folder. The index is opened when the server starts, not here.
 
-    `threads` compute a batch (default: one per core, at most eight).
+    `threads` compute a batch (default: one per core, at most eight); `on` is a cluster whose processes hold the rows.
     """
-    service = Service(index, access or Access(), limits or Limits(), engine, device, threads or MAX_THREADS)
+    service = Service(index, access or Access(), limits or Limits(), engine, device, threads or MAX_THREADS, on)
     pages: dict[str, Any] = {"docs_url": None, "redoc_url": None, "openapi_url": None}  # we have our own
     app = FastAPI(title="PromptDSI", version=__version__, description=DESCRIPTION, lifespan=service.lifespan, **pages)
     app.router.redirect_slashes = False

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from promptdsi.engine.ray_store import ShardsUnavailable
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.results import Busy
 
@@ -34,6 +35,8 @@ def to_api_error(error: Exception, folder: Path, *, writing: bool = True) -> API
             return APIError(409, "busy", "another process is writing to this index", "try again when it has ended", RETRY_AFTER)
         case UsageError():
             return APIError(400, "usage", without_path(str(error), folder))
+        case ShardsUnavailable():
+            return APIError(503, "shards", str(error), "the search was not answered in part either", RETRY_AFTER)
         case PromptDSIError() | OSError() if not writing:
             return APIError(503, "storage", "the index cannot be read", "the server's log has more")
         case DataError():

@@ -41,6 +41,7 @@ class LiveIndex:
         self.path, self.options = Path(path).expanduser(), options  # of `Index.open`
         self.name = self.path.absolute().name
         self.problem: str | None = None  # why the newest generation could not be opened
+        self.shards: list[bool] = []  # whether each answers, where the index is on a cluster
         self._newest: Index | None = None
         self._mark: bytes | None = None
         self._older: OrderedDict[int, Index] = OrderedDict()
@@ -82,6 +83,8 @@ class LiveIndex:
                     self._mark = mark
                     # A purge may have erased what older generations still hold open, and another index may be in this folder now.
                     self._older.clear()
+                if self._newest and self.options.get("on"):
+                    self.shards = await self._follower.run(self._newest.opened.shards_ready)
                 self.problem = None
             except Exception as error:
                 if self.problem != str(error):

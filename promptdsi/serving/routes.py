@@ -19,7 +19,7 @@ from promptdsi import __version__
 from promptdsi.index.index import Index
 from promptdsi.index.results import Location, SearchRequest
 from promptdsi.serving import document_bodies, schemas
-from promptdsi.serving.error_responses import APIError
+from promptdsi.serving.error_responses import RETRY_AFTER, APIError
 from promptdsi.serving.jobs import Job, JobsResponse
 from promptdsi.serving.service import Service, ServiceDep
 
@@ -241,6 +241,9 @@ async def readyz(service: ServiceDep) -> dict[str, str]:
     if service.broken:
         raise APIError(503, "broken", "the index cannot be served", "the server's log has more")
     assert service.live.newest
+    if not all(service.live.shards):
+        missing = service.live.shards.count(False)
+        raise APIError(503, "shards", f"{missing} of {len(service.live.shards)} shards do not answer", "try again in a second", RETRY_AFTER)
     return {"status": "ready"}
 
 

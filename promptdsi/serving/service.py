@@ -42,9 +42,11 @@ class Metrics:
 class Service:
     """One served index."""
 
-    def __init__(self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int) -> None:
+    def __init__(
+        self, path: str | Path, access: Access, limits: Limits, engine: str, device: str, threads: int, on: str | None = None
+    ) -> None:
         self.access, self.limits = access, limits
-        self.live = live = LiveIndex(path, engine=engine, device=device, threads=threads)
+        self.live = live = LiveIndex(path, engine=engine, device=device, threads=threads, on=on)
         self.metrics, self.jobs = Metrics(), Jobs(live, device=device)
         self.batcher = Batcher(observe=self.metrics.batches.observe, share=limits.share)
         self.tasks: list[asyncio.Task[None]] = []
@@ -54,6 +56,9 @@ class Service:
         gauge("jobs_open", "Additions that wait or run", lambda: len(self.jobs.open_corpora()))
         gauge("generation", "Generation that is served", lambda: live.newest.generation if live.ready else 0)
         gauge("documents", "Documents that can be found", lambda: len(live.newest) if live.ready else 0)
+        if on is not None:
+            gauge("shards", "Shards of the index", lambda: len(live.shards))
+            gauge("shards_ready", "Shards that answer", lambda: sum(live.shards))
         gauge("stale", "1 while the newest generation cannot be opened", lambda: float(live.problem is not None))
 
     @contextlib.asynccontextmanager
