@@ -344,7 +344,8 @@ def test_verify_untrusted_says_what_it_checked(place: Path, run: Any) -> None:
 
 
 def test_an_index_of_another_user_is_looked_at_by_a_child_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Index.open(place, trust=False, device="cpu").search("water")
+    index = Index.open(place, trust=False, device="cpu")
+    assert index.search("water") and len(index.store.checks) == 3
     for limit, program, says in (
         (0.01, strangers.PROGRAM, "takes more than 0 s to look at: do not use it"),
         (60.0, "import os; os.abort()", "ends the process that looks at it \\(signal 6\\): do not use it"),
@@ -354,7 +355,7 @@ def test_an_index_of_another_user_is_looked_at_by_a_child_first(place: Path, mon
         monkeypatch.setattr(strangers, "PROGRAM", program)
         with pytest.raises(DataError, match=says):
             Index.open(place, trust=False)
-    Index.open(place)  # our own: no child
+    assert Index.open(place).store.checks == []  # our own: no child
     monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 4711)
     if place.stat().st_uid == 0:  # as root's, it would be trusted by everybody
         os.chown(place, 4710, -1)
