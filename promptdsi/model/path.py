@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.model.config import NO_PROMPT, EncoderConfig
-from promptdsi.model.tokenizer_checks import load_tokenizer
+from promptdsi.model.tokenizer_checks import library_errors, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -59,21 +59,24 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], *, max_tokens: int) -> Tokenized:
         """Ids of each text, truncated on the right to `max_tokens` including special tokens."""
         self._fast.enable_truncation(max_tokens)
-        encodings = self._fast.encode_batch(list(texts))
+        with library_errors():
+            encodings = self._fast.encode_batch(list(texts))
         ids = [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
         return Tokenized(ids, [bool(encoding.overflowing) for encoding in encodings])
 
     def windows(self, texts: Sequence[str], *, size: int, most: int) -> tuple[list[list[Ids]], int]:
         """Each text as consecutive windows of `size` tokens, at most `most`; and how many texts were longer than that."""
         self._fast.enable_truncation(size)
-        windows = [[encoding, *encoding.overflowing] for encoding in self._fast.encode_batch(list(texts))]
+        with library_errors():
+            windows = [[encoding, *encoding.overflowing] for encoding in self._fast.encode_batch(list(texts))]
         ids = [[np.array(window.ids, dtype=np.int32) for window in text[:most]] for text in windows]
         return ids, sum(len(text) > most for text in windows)
 
     def token_starts(self, texts: Sequence[str]) -> list[Numbers]:
         """Where each token of each text begins, in characters; nothing is truncated, and special tokens do not count."""
         self._fast.no_truncation()
-        encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
+        with library_errors():
+            encodings = self._fast.encode_batch(list(texts), add_special_tokens=False)
         return [np.array([start for start, _ in encoding.offsets], dtype=np.int64) for encoding in encodings]
 
     def pad(self, ids: Sequence[Ids], device: torch.device | str = "cpu") -> Tokens:

@@ -229,6 +229,17 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
         tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
         "pre_tokenizer is of the kind 'Split'",
     ),
+    "a template of unknown tokens": (
+        tokenizer(
+            post_processor={
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "[NONE]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            }
+        ),
+        "has no special token '[NONE]'",
+    ),
     "tokens beyond the vocabulary": (tokenizer(added_tokens=[{"id": 10**6, "content": "water"}]), "added_tokens.0.id is 1000000"),
     "a huge CURRENT": (lambda folder: sparse(folder / "CURRENT"), "is mostly a hole"),
     "a long CURRENT": (lambda folder: forged.replace(folder / "CURRENT", b"0" * 10**6), "at most 100 are read"),
