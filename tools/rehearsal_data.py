@@ -132,6 +132,6 @@ def write_t5(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>").save_pretrained(folder)
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
-    config = T5Config(vocab_size=len(words), decoder_start_token_id=0, eos_token_id=1, **sizes)
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0}
+    config = T5Config(vocab_size=len(words), eos_token_id=1, **sizes)
     T5ForConditionalGeneration(config).save_pretrained(folder)

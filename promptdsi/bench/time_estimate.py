@@ -162,9 +162,9 @@ class Timing:
             encoding = CPU.full / machine.full * backbone if "backbone" in params else 1.0
             passages = 1 + (1 + params.get("hard_negatives", 0)) * params.get("passage_tokens", 0) / QUERY_TOKENS
             training = first * annotated * float(params.get("fit.epochs", 0)) * passages * backbone / machine.full
-            return NO_TRAINING * documents / 3000 * encoding + training
+            return float(NO_TRAINING * documents / 3000 * encoding + training)
         is_run = isinstance(run, Run)
-        if is_run and issubclass(kind, IncDSI):
+        if isinstance(run, Run) and issubclass(kind, IncDSI):
             return float(SOLVING * params["add.passes"] * (documents - first + run.search * stream.get("tune", TUNE)))
         learned = first if not is_run else documents if run.method == "joint" else documents - first
         queries = learned * (annotated + params["pseudo_queries"])
