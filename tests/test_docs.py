@@ -24,7 +24,7 @@ from promptdsi.methods import methods
 from promptdsi.model.prompts import strategies
 
 ROOT = Path(__file__).parent.parent
-PROMISED = list(range(1, 35))
+PROMISED = list(range(1, 36))
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 

@@ -25,7 +25,7 @@ OF_D0 = {"nq320k": 98_743, "msmarco300k": 289_424}  # where the source has a spl
 TUNE = 1_000  # documents on which settings are searched, where a stream does not say how many
 UNKNOWN = 10_000  # documents of any other source
 NO_TRAINING = 30.0  # seconds of a method that trains nothing, for 3,000 documents: it encodes or counts words
-SOLVING = 0.05  # seconds of a row that IncDSI solves: 20 to 50 ms in its paper, on either machine
+SOLVING = 0.05  # seconds of a row that IncDSI solves: assumed, on either machine
 
 
 class Machine(NamedTuple):
@@ -43,8 +43,8 @@ class Machine(NamedTuple):
 CPU = Machine("two cores", frozen=200.0, full=70.0, scores=8e7, written=0.5)
 # Not measured. Published peaks of an A100: 312 TFLOP/s in bfloat16, 19.5 in float32, in which the softmax over rows is computed. Assumed: a
 # quarter of the first for encoders, half of the second. Training MiniLM on a query is 6 · 10.6 million weights · 20 tokens operations; a
-# frozen encoder gains as much as on the CPU; a score of width 768 with its gradients is 8 · 768 operations. docT5query's authors report
-# about 600 queries per second on a TPU v3 for passages; a third of that, because pages fill all 512 tokens.
+# frozen encoder gains as much as on the CPU; a score of width 768 with its gradients is 8 · 768 operations. What docT5query
+# writes per second is a guess.
 A100_FULL = 0.25 * 312e12 / (6 * 10.6e6 * QUERY_TOKENS)
 A100 = Machine(
     "an A100 (assumed)", frozen=A100_FULL * CPU.frozen / CPU.full, full=A100_FULL, scores=0.5 * 19.5e12 / (8 * 768), written=200.0

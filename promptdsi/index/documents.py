@@ -50,7 +50,7 @@ class Documents:
             self.size = file.seek(0, 2)
             if len(header) < 100 or header[:16] != HEADER or header[56:60] != UTF8:
                 raise DataError("is damaged (no database of documents); run `promptdsi verify`", path=path)
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline = [time.monotonic() + SECONDS]
         try:
             self._database = self._connect()
             self._restrict()
@@ -77,7 +77,8 @@ class Documents:
         for limit, most in LIMITS.items():
             self._database.setlimit(limit, most)
         self._database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(max(self.size, 10_000), 10**9))
-        self._database.set_progress_handler(lambda: time.monotonic() > self._deadline, STEPS)
+        deadline = self._deadline  # not `self`, which would keep the file open until the garbage collector runs
+        self._database.set_progress_handler(lambda: time.monotonic() > deadline[0], STEPS)
         if hasattr(self._database, "setconfig"):
             self._database.setconfig(DEFENSIVE, True)
         for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0"):
@@ -120,7 +121,7 @@ class Documents:
     def _rows(self, statement: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """Rows with positions that ascend and exist. In an honest file no byte belongs to two rows, so all are no longer than the file."""
         last, characters = -1, 0
-        self._deadline = time.monotonic() + SECONDS
+        self._deadline[0] = time.monotonic() + SECONDS
         try:
             for row in self._database.execute(statement, values):
                 position, *texts = row
@@ -132,7 +133,7 @@ class Documents:
                 if characters > self.size:
                     raise ValueError("documents that are longer than the file")
                 yield row
-                self._deadline = time.monotonic() + SECONDS
+                self._deadline[0] = time.monotonic() + SECONDS
         except (sqlite3.Error, ValueError, MemoryError) as error:
             raise DataError(f"is damaged ({error or 'too large'}); run `promptdsi verify`", path=self.path) from None
 

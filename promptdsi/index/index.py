@@ -99,11 +99,11 @@ class Index:
         `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
         `on` is a cluster, `ray://HOST:PORT` or `ray://local`, whose processes hold the rows; the results are the same.
-        Without `trust` (the default where another user owns the folder) a child process opens and searches it first.
+        Without `trust` (the default where another user owns the folder) a child process opens and searches it first: `store.checks`.
         """
         store = Store(Path(path).expanduser())
         if trust is False or (trust is None and strangers.is_foreign(store.folder)):
-            strangers.screen(store.folder, at)
+            store.checks = strangers.screen(store.folder, at)
         index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads, on), pinned=at is not None)
         return index._load(at) if check else index
 

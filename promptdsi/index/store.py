@@ -44,6 +44,7 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
+        self.checks: list[str] = []  # what a child process checked, where the index is a stranger's
         # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
         self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
         self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))

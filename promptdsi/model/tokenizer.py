@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.model.tokenizer_checks import load_tokenizer
+from promptdsi.model.tokenizer_checks import library_errors, load_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +74,7 @@ class Tokenizer:
         self._fast.enable_truncation(max_tokens)
         parts, truncated = [], []
         for piece in pieces(texts):
-            encodings = self._fast.encode_batch(piece)
+            encodings = self._encodings(piece)
             parts.append(TokenIds.packed(np.array(encoding.ids, dtype=np.int32) for encoding in encodings))
             truncated += [bool(encoding.overflowing) for encoding in encodings]
         lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
@@ -86,7 +86,7 @@ class Tokenizer:
         ids: list[list[Ids]] = []
         longer = 0
         for piece in pieces(texts):
-            windows = [[encoding, *encoding.overflowing] for encoding in self._fast.encode_batch(piece)]
+            windows = [[encoding, *encoding.overflowing] for encoding in self._encodings(piece)]
             ids += [[np.array(window.ids, dtype=np.int32) for window in text[:most]] for text in windows]
             longer += sum(len(text) > most for text in windows)
         return ids, longer
@@ -94,8 +94,12 @@ class Tokenizer:
     def token_starts(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """Where each token of each text begins, in characters; nothing is truncated, and special tokens do not count."""
         self._fast.no_truncation()
-        encodings = (encoding for piece in pieces(texts) for encoding in self._fast.encode_batch(piece, add_special_tokens=False))
+        encodings = (encoding for piece in pieces(texts) for encoding in self._encodings(piece, add_special_tokens=False))
         return [np.array([start for start, _ in encoding.offsets], dtype=np.int64) for encoding in encodings]
+
+    def _encodings(self, texts: Sequence[str], **options: bool) -> list[Any]:
+        with library_errors():
+            return list(self._fast.encode_batch(list(texts), **options))
 
     def pad(self, ids: Sequence[Ids], device: torch.device | str = "cpu") -> Tokens:
         """One batch, padded on the right to its longest text."""

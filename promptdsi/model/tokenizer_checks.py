@@ -6,7 +6,8 @@ So each of its parts must be one of those below, with values in range; what they
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from promptdsi.checks import Check, choice, integer, items, optional, parse_json, plain, real, record, shown, table, text, truth, within
@@ -45,6 +46,9 @@ def check_tokenizer(json: str, vocabulary: int | None = None) -> None:
         },
     )
     within("the tokenizer", check, value)
+    processor = value.get("post_processor") or {}
+    for part_of in (processor, *processor.get("processors", ())):
+        _check_template(part_of or {})
 
 
 def load_tokenizer(json: str, vocabulary: int | None = None) -> Any:
@@ -52,12 +56,19 @@ def load_tokenizer(json: str, vocabulary: int | None = None) -> Any:
     from tokenizers import Tokenizer as FastTokenizer
 
     check_tokenizer(json, vocabulary)
-    try:
+    with library_errors():
         return FastTokenizer.from_str(json)
-    except BaseException as error:  # the library's own errors are plain exceptions, and a panic in its Rust code is not even that
-        if isinstance(error, KeyboardInterrupt):
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Errors of the library as ValueError: they are plain exceptions, and a panic in its Rust code is not even that."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
             raise
-        raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
+        raise ValueError(f"the tokenizer cannot be used: {str(error)[:200]}") from None
 
 
 def part(kinds: Mapping[str, Fields], depth: int = NESTING) -> Check:
@@ -131,6 +142,14 @@ def _post_processors(ids: Check) -> dict[str, Fields]:
         "TemplateProcessing": {"single": pieces, "pair": pieces, "special_tokens": table(TOKEN, special, PARTS)},
         "ByteLevel": BYTE_LEVEL,
     }
+
+
+def _check_template(processor: Mapping[str, Any]) -> None:
+    """The library ends the thread at a template with a token that is not among the special ones."""
+    pieces, special = [*processor.get("single", ()), *processor.get("pair", ())], processor.get("special_tokens", {})
+    tokens = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
+    if missing := [token for token in tokens if token not in special]:
+        raise ValueError(f"the tokenizer.post_processor has no special token {shown(missing[0])}")
 
 
 def _pair(ids: Check) -> Check:

@@ -16,10 +16,11 @@ from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
 
 from promptdsi import __version__
+from promptdsi.errors import UsageError
 from promptdsi.index.index import Index
 from promptdsi.index.results import Location, SearchRequest
 from promptdsi.serving import document_bodies, schemas
-from promptdsi.serving.error_responses import RETRY_AFTER, APIError
+from promptdsi.serving.error_responses import RETRY_AFTER, APIError, without_path
 from promptdsi.serving.jobs import Job, JobsResponse
 from promptdsi.serving.service import Service, ServiceDep
 
@@ -191,7 +192,10 @@ async def rollback(service: ServiceDep, body: schemas.RollbackBody | None = None
     newest, target = service.live.newest.generation, body.generation if body else None
     if target is not None and target > newest:
         raise APIError(404, "no_generation", f"there is no generation {target}", f"the newest is {newest}")
-    return await change(service, lambda index: index.rollback(target))
+    try:
+        return await change(service, lambda index: index.rollback(target))
+    except UsageError as error:  # with a body the request is wrong; without one the index is at its beginning
+        raise APIError(400 if target is not None else 409, "usage", without_path(str(error), service.live.path)) from None
 
 
 @writing.post("/api/feedback", response_model=schemas.FeedbackResponse)

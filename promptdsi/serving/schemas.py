@@ -78,7 +78,11 @@ class UndeleteBody(RequestBody):
 
 
 class RollbackBody(RequestBody):
-    generation: Annotated[Generation | None, Integral, Field(description="the one to go back to; by default the one before")] = None
+    model_config = ConfigDict(json_schema_extra={"examples": [{"generation": 1}]})
+
+    generation: Annotated[
+        Generation | None, Integral, Field(description="the one to go back to; by default the one before the last change")
+    ] = None
 
 
 class FeedbackBody(RequestBody):

@@ -43,12 +43,12 @@ def test_two_processes_make_the_runs_of_one(tmp_path: Path, backbone: str) -> No
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert json.loads(ended.stdout)["runs"] == 3  # one process writes
     runs = read_experiment(folder / "several.toml", "small").runs
-    one, two = RunStore(tmp_path / "one"), RunStore(tmp_path / "two")
-    Runner(one, offline=True).run(runs)
-    alone, shared = one.d0(runs[0].d0), two.d0(runs[0].d0)
+    single, several = RunStore(tmp_path / "one"), RunStore(tmp_path / "two")
+    Runner(single, offline=True).run(runs)
+    alone, shared = single.d0(runs[0].d0), several.d0(runs[0].d0)
     assert alone is not None and shared is not None
     # Each process draws its own dropout: nearly the losses of one process, and not quite.
     assert shared.losses != alone.losses and shared.losses == pytest.approx(alone.losses, rel=0.1)
     for run in runs:
-        records = [store.run(run) for store in (one, two)]
+        records = [store.run(run) for store in (single, several)]
         assert all(record is not None and len(record.steps) == 2 for record in records)

@@ -252,7 +252,7 @@ def test_what_was_chosen_is_what_is_evaluated_on_the_test_split(folder: Path, st
     Runner(store, offline=True).run(frontier.runs)
     written = write_report(frontier, store)
     text = written[0].read_text()
-    against = text.split("best against each, paired over queries**")[1]
+    against = text.split("best minus each: ")[1]
     assert "| S++ |" in against and "| IncDSI |" in against
     with pytest.raises(PromptDSIError, match="parameters are chosen on the dev split"):
         our_module("selection_rule").choose(collect_results(frontier, store).all)

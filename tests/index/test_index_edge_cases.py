@@ -310,7 +310,7 @@ def test_odd_names_and_words_on_the_command_line(place: Path, run: Any, tmp_path
     twice = run("create", "new", "x.jsonl", "--set", "fit_epochs=1", "--set", "fit_epochs.a=2")
     assert twice.returncode == 2 and "fit.epochs={'a': 2}: expected a whole number" in twice.stderr and not (tmp_path / "new").exists()
     long = run("search", "index", "water " * 100, "--device", "cpu")
-    assert "1 queries are longer than 24 tokens and were truncated" in long.stderr
+    assert "1 query is longer than 24 tokens and was truncated" in long.stderr
 
 
 def test_standard_input_is_answered_line_by_line_and_must_be_utf8(place: Path) -> None:

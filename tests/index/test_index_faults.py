@@ -209,7 +209,7 @@ def test_an_interrupted_add_leaves_the_index_as_it_was(number: int, place: Path,
     before = small.signature(slow)
     corpora[2].write(place.parent / "d2")
     words = [sys.executable, "-m", "promptdsi", "add", str(slow), str(place.parent / "d2"), "--device", "cpu", "--threads", "1"]
-    code, output = interrupted(words, number, "training 3 documents")
+    code, output = interrupted(words, number, "learning 3 documents")
     assert code == 130 and output.strip().endswith(f"error: interrupted; {slow} is unchanged; run the same command again")
     assert small.signature(slow) == before and Store(slow).leftovers() == []
 

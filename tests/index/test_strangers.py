@@ -229,6 +229,17 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
         tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}),
         "pre_tokenizer is of the kind 'Split'",
     ),
+    "a template of unknown tokens": (
+        tokenizer(
+            post_processor={
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "[NONE]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            }
+        ),
+        "has no special token '[NONE]'",
+    ),
     "tokens beyond the vocabulary": (tokenizer(added_tokens=[{"id": 10**6, "content": "water"}]), "added_tokens.0.id is 1000000"),
     "a huge CURRENT": (lambda folder: sparse(folder / "CURRENT"), "is mostly a hole"),
     "a long CURRENT": (lambda folder: forged.replace(folder / "CURRENT", b"0" * 10**6), "at most 100 are read"),
@@ -344,7 +355,8 @@ def test_verify_untrusted_says_what_it_checked(place: Path, run: Any) -> None:
 
 
 def test_an_index_of_another_user_is_looked_at_by_a_child_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Index.open(place, trust=False, device="cpu").search("water")
+    index = Index.open(place, trust=False, device="cpu")
+    assert index.search("water") and len(index.store.checks) == 3
     for limit, program, says in (
         (0.01, strangers.PROGRAM, "takes more than 0 s to look at: do not use it"),
         (60.0, "import os; os.abort()", "ends the process that looks at it \\(signal 6\\): do not use it"),
@@ -354,7 +366,7 @@ def test_an_index_of_another_user_is_looked_at_by_a_child_first(place: Path, mon
         monkeypatch.setattr(strangers, "PROGRAM", program)
         with pytest.raises(DataError, match=says):
             Index.open(place, trust=False)
-    Index.open(place)  # our own: no child
+    assert Index.open(place).store.checks == []  # our own: no child
     monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 4711)
     if place.stat().st_uid == 0:  # as root's, it would be trusted by everybody
         os.chown(place, 4710, -1)
