@@ -19,6 +19,7 @@ from promptdsi.engine.top_k import Numbers
 from promptdsi.model.path import Floats
 
 Where = tuple[str, ...]  # conditions on metadata, as they are written
+REMEMBERED = 1000  # conditions whose fields were looked for
 Targets = Sequence[Sequence[tuple[float, str]]]  # of each query: scores and docids of the documents that are to be ranked
 
 
@@ -180,6 +181,8 @@ class MergedPassageStore(ABC):
         if where and where not in self._checked:
             if missing := set.intersection(*self.call("missing_fields", where)):
                 raise self.unknown_field(min(missing), self.field_counts())
+            if len(self._checked) >= REMEMBERED:
+                self._checked.clear()
             self._checked.add(where)
 
 

@@ -29,11 +29,14 @@ def test_any_number_of_shards_gives_the_same_bits(index: Index, data: st.DataObj
     """Search with and without conditions, ranks, scores and words; more shards than documents is fine too."""
     at = data.draw(st.sampled_from([None, None, 3]), "generation")
     opened = Index.open(index.path, device="cpu", at=at, check=False)
-    shards, whole = sharded.InProcessShards(opened, data.draw(st.sampled_from([1, 2, 3, 4, 5, 7, 60]), "shards")), opened.opened.passages
+    shards, unsharded = (
+        sharded.InProcessShards(opened, data.draw(st.sampled_from([1, 2, 3, 4, 5, 7, 60]), "shards")),
+        opened.opened.passages,
+    )
     queries = data.draw(st.lists(st.sampled_from(sharded.QUERIES), min_size=1, max_size=9), "queries")
     where, k = data.draw(st.sampled_from(sharded.FILTERS if at is None else [()]), "where"), data.draw(st.integers(1, 40), "k")
     vectors = opened.opened.encoder.encode(queries).vectors
-    retrieved = whole.top_k(vectors, queries, k, where)
+    retrieved = unsharded.top_k(vectors, queries, k, where)
     assert shards.top_k(vectors, queries, k, where) == retrieved
     rows = [[passage.row for passage in result.passages] for result in retrieved]
     for words in (queries, None):
@@ -41,39 +44,39 @@ def test_any_number_of_shards_gives_the_same_bits(index: Index, data: st.DataObj
             lambda store, words=words: store.ranks(vectors, words, rows, where),
             lambda store, words=words: store.scores(vectors, words, rows),
         ):
-            assert [each.tolist() for each in equal(shards)] == [each.tolist() for each in equal(whole)]
-    assert [ranks.tolist() for ranks in whole.ranks(vectors, queries, rows, where)] == [list(range(1, len(each) + 1)) for each in rows]
-    assert shards.matches(queries[0], rows[0]) == whole.matches(queries[0], rows[0])
+            assert [each.tolist() for each in equal(shards)] == [each.tolist() for each in equal(unsharded)]
+    assert [ranks.tolist() for ranks in unsharded.ranks(vectors, queries, rows, where)] == [list(range(1, len(each) + 1)) for each in rows]
+    assert shards.matches(queries[0], rows[0]) == unsharded.matches(queries[0], rows[0])
 
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_documents_are_located_counted_and_compared_over_shards(index: Index, count: int) -> None:
-    shards, whole = sharded.InProcessShards(index, count), index.opened.passages
+    shards, unsharded = sharded.InProcessShards(index, count), index.opened.passages
     docids = ["tie-3", "tie-9", "later-0", "later-2", "unknown"]
-    assert shards.locate(docids) == whole.locate(docids)
-    assert shards.contains(docids) == whole.contains(docids) == [True, False, True, False, False]
-    assert shards.field_counts() == whole.field_counts()
-    assert shards.similar_docid("later-O") == whole.similar_docid("later-O") != ""
-    place = whole.locate(["tie-3"])[0]
+    assert shards.locate(docids) == unsharded.locate(docids)
+    assert shards.contains(docids) == unsharded.contains(docids) == [True, False, True, False, False]
+    assert shards.field_counts() == unsharded.field_counts()
+    assert shards.similar_docid("later-O") == unsharded.similar_docid("later-O") != ""
+    place = unsharded.locate(["tie-3"])[0]
     assert place is not None and index.get("tie-3").text == "Green boats."
-    near, expected = (store.neighbors([place.row], 4)[0] for store in (shards, whole))
+    near, expected = (store.neighbors([place.row], 4)[0] for store in (shards, unsharded))
     assert np.allclose([cosine for _, cosine in near], [cosine for _, cosine in expected], atol=1e-6)
     vectors = index.opened.encoder.encode(sharded.QUERIES).vectors
     rows = np.delete(index.opened.table.vectors(range(len(index.opened.table))), sorted(index.opened.table.deleted), axis=0)
     exact = np.log(np.exp(20.0 * vectors.astype(np.float64) @ rows.astype(np.float64).T).sum(1))
     assert np.allclose(shards.log_sum_exp(vectors, 20.0), exact, rtol=1e-6)
-    assert np.allclose(whole.log_sum_exp(vectors, 20.0), exact, rtol=1e-6)
+    assert np.allclose(unsharded.log_sum_exp(vectors, 20.0), exact, rtol=1e-6)
 
 
 def test_a_field_that_only_another_shard_has_is_no_error(index: Index) -> None:
     shards, vectors = sharded.InProcessShards(index, 6), index.opened.encoder.encode(["tea"]).vectors
     assert shards.call("missing_fields", ("color=green",)).count({"color"}) > 0
     assert shards.top_k(vectors, ["tea"], 3, ("color=green",))[0].passages
-    with pytest.raises(UsageError) as whole:
+    with pytest.raises(UsageError) as unsharded:
         index.search("tea", where="flavor=mild")
     with pytest.raises(UsageError, match="no document has a field 'flavor'") as merged:
         shards.top_k(vectors, ["tea"], 3, ("flavor=mild",))
-    assert str(merged.value) == str(whole.value)
+    assert str(merged.value) == str(unsharded.value)
 
 
 @given(low=st.integers(0, 2 * PANEL + 100), count=st.integers(1, 2 * PANEL + 100))
