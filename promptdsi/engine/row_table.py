@@ -217,13 +217,11 @@ class RowTable:
         if words:
             words.add_to(approximate, 0)
             bound += float(words.error)
-        starts = self.document_starts
-        best = approximate if starts is None else np.maximum.reduceat(approximate, starts)
+        best = approximate if self.document_starts is None else np.maximum.reduceat(approximate, self.document_starts)
         counts = np.zeros(len(scores), np.int64)
         for position, (score, docid) in enumerate(zip(scores, docids, strict=True)):
             gap = best - np.float32(score)
-            undecided = np.flatnonzero(np.abs(gap) <= bound)
-            rows, firsts = self._rows_of_documents(undecided)
+            rows, firsts = self._rows_of_documents(np.flatnonzero(np.abs(gap) <= bound))  # those that are undecided
             exact = np.maximum.reduceat(self.scores(query, rows, words), firsts) if len(rows) else np.empty(0, np.float32)
             tied = rows[firsts[exact == score]]
             counts[position] = (gap > bound).sum() + (exact > score).sum() + sum(self.docids[row] < docid for row in tied.tolist())

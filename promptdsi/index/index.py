@@ -224,10 +224,6 @@ class Index:
         """The corpus of a document and whether it is deleted; None where the index has no such document."""
         return self.opened.locate(docid)
 
-    def suggest(self, docid: str) -> str:
-        """The end of an error message that names the most similar docid, or nothing."""
-        return self.opened.passages.similar_docid(docid)
-
     def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
         return search.similar_documents(self.opened, docid, k)

@@ -50,7 +50,7 @@ def build(place: Path, count: int) -> None:
     """A real index of two documents, with corpora of synthetic passages behind it."""
     from promptdsi import Corpus, Document, Index
     from promptdsi.engine.postings import Postings, WordStatistics
-    from promptdsi.index.blobs import HASH, Ids
+    from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
