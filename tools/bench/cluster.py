@@ -51,6 +51,7 @@ def build(place: Path, count: int) -> None:
     from promptdsi import Corpus, Document, Index
     from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
+    from promptdsi.index.file_checks import HASH
     from promptdsi.index.manifest import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
