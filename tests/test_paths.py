@@ -10,8 +10,8 @@ from pathlib import Path
 from promptdsi import Corpus
 
 # Words and passages added four modules to a search (14 before) and nine to an add (35; the aim is 30); what `sync` and `add` share of
-# checking arrivals is one more. Checking what an index from a stranger holds before it is used added ten and thirteen, passages that may lie elsewhere two. From here both
-# only shrink.
+# checking arrivals is one more. Checking what an index from a stranger holds before it is used added ten and thirteen, passages that may
+# lie on other machines two. From here both only shrink.
 MAX_SEARCH, MAX_ADD = 30, 60
 MAX_SEARCH_INDEX, MAX_SEARCH_CLI = 12, 3  # of them in promptdsi/index and promptdsi/cli
 TRACED = """
