@@ -10,18 +10,22 @@ import math
 from typing import NamedTuple
 
 from promptdsi.bench.plan import Setting
-from promptdsi.bench.run_records import RunRecord, default_params
+from promptdsi.bench.run_records import D0Record, RunRecord, default_params
 from promptdsi.bench.system_results import SystemResults
 
 TRAINED_ALIKE = ("S++", "L2P", "CODA", "Topic", "Rows only")  # their new rows have one rate and one number of steps
 FACTOR = 3.0  # a ratio so many times the paper's, or its part, is another regime
 
 
+HIGHEST_LOSS = 0.5  # of D0's last epoch: above it D0 is not learned as the paper's was
+
+
 class Regime(NamedTuple):
-    """τ of D0, and of the rows of a new corpus."""
+    """τ of D0, and of the rows of a new corpus; the mean loss of D0's last epoch, 0 where it is not known."""
 
     d0: float
     new: float
+    loss: float = 0.0
 
     @property
     def ratio(self) -> float:
@@ -29,13 +33,17 @@ class Regime(NamedTuple):
 
     @property
     def as_in_paper(self) -> bool:
-        """Whether new rows move about as far beside D0's as in the paper.
+        """Whether new rows move about as far beside D0's as in the paper, after D0 was learned.
 
         Examples
         --------
-        >>> Regime(0.16, 0.10).as_in_paper, Regime(0.90, 0.075).as_in_paper
-        (False, True)
+        >>> Regime(0.16, 0.10).as_in_paper, Regime(0.90, 0.075).as_in_paper, Regime(0.90, 0.075, loss=0.7).as_in_paper
+        (False, True, False)
         """
+        return self.moves_as_in_paper and self.loss < HIGHEST_LOSS
+
+    @property
+    def moves_as_in_paper(self) -> bool:
         return PAPER.ratio / FACTOR <= self.ratio <= PAPER.ratio * FACTOR
 
     def __str__(self) -> str:
@@ -72,7 +80,14 @@ def regime_of(results: SystemResults, setting: Setting) -> Regime | None:
     return Regime(
         tau(params["fit.row_lr"], d0.steps, params["fit.batch_size"], d0.data.corpora[0].documents),
         _tau_of_new_corpora(trained[0]),
+        last_loss(d0) or 0.0,
     )
+
+
+def last_loss(d0: D0Record) -> float | None:
+    """The mean loss of D0's last epoch, where it was recorded."""
+    epochs = (default_params("rows") | d0.run.params)["fit.epochs"]
+    return sum(last) / len(last) if (last := d0.losses[-max(1, d0.steps // epochs) :]) else None
 
 
 def _tau_of_new_corpora(record: RunRecord) -> float:

@@ -105,7 +105,7 @@ def _limits(results: SystemResults) -> str:
     in_regime, seeds, claims = [], set(), []
     for setting, systems in results.settings():
         regime = regime_of(results, setting)
-        if regime is not None and regime.as_in_paper:
+        if regime is not None and regime.moves_as_in_paper:
             in_regime.append(f"{setting.label} ratio {regime.ratio:.2g}, gate of D0 {gate_of(results, setting)}")
         seeds |= {len(system.seeds) for system in prompted(systems) if system.records}
         claims += claims_of(results, setting)
