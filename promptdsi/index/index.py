@@ -102,8 +102,7 @@ class Index:
         Without `trust` (the default where another user owns the folder) a child process opens and searches it first: `store.checks`.
         """
         store = Store(Path(path).expanduser())
-        if trust is False or (trust is None and strangers.is_foreign(store.folder)):
-            store.checks = strangers.screen(store.folder, at)
+        store.checks = strangers.screen(store.folder, at, trust)
         index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads, on), pinned=at is not None)
         return index._load(at) if check else index
 
@@ -224,6 +223,10 @@ class Index:
         """The corpus of a document and whether it is deleted; None where the index has no such document."""
         return self.opened.locate(docid)
 
+    def suggest(self, docid: str) -> str:
+        """The end of an error message that names the most similar docid, or nothing."""
+        return self.opened.passages.similar_docid(docid)
+
     def neighbors(self, docid: str, *, k: int = 5) -> list[results.Neighbor]:
         """The k documents whose rows are most similar to a document's."""
         return search.similar_documents(self.opened, docid, k)
@@ -279,8 +282,7 @@ class Index:
 
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
-        local = self if self.opening.on is None else type(self).open(self.path, at=self.generation)  # an export reads every row
-        return export.export(local.opened, to, Path(folder))
+        return export.export((self if self.opening.on is None else type(self).open(self.path, at=self.generation)).opened, to, Path(folder))
 
     def _load(self, at: int | None, **how: Any) -> Self:
         """Open the generation now; its manifest may have been replaced by a purge since it was read."""

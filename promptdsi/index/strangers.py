@@ -36,8 +36,13 @@ def is_foreign(folder: Path) -> bool:
         return False  # there is no index, which opening it says
 
 
-def screen(folder: Path, at: int | None = None) -> list[str]:
-    """Open and search an index in a child process; DataError if that fails, else what was checked."""
+def screen(folder: Path, at: int | None = None, trust: bool | None = False) -> list[str]:
+    """Open and search an index in a child process unless it is to be trusted; DataError if that fails, else what was checked.
+
+    Where `trust` is not said, an index that belongs to another user is not trusted.
+    """
+    if trust or (trust is None and not is_foreign(folder)):
+        return []
     answer = _run_child(folder, {"folder": str(folder.absolute()), "at": at})
     return list(answer["checks"])
 

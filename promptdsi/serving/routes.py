@@ -262,7 +262,7 @@ async def locate(index: Index, docid: str, *, deleted: bool = False) -> Location
     """The corpus of a document, or an error if there is none; a deleted document counts only if `deleted`."""
     location = index.locate(docid)
     if location is None:
-        hint = (await asyncio.to_thread(index.opened.passages.similar_docid, docid)).removeprefix("; ") or None
+        hint = (await asyncio.to_thread(index.suggest, docid)).removeprefix("; ") or None
         raise APIError(404, "not_found", f"there is no document {docid[:80]!r} in generation {index.generation}", hint)
     if location.deleted and not deleted:
         raise APIError(404, "deleted", f"the document {docid!r} is deleted", "undelete brings it back")
