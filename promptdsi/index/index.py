@@ -152,9 +152,8 @@ class Index:
         from promptdsi.index import update as training
         from promptdsi.index.arrivals import as_corpus, checked
 
-        self.report = self._committed(
-            training.add(self._writable(), as_corpus(corpus), training.Options(device=self.opening.device, **checked(options, AddOptions)))
-        )
+        chosen = training.Options(device=self.opening.device, **checked(options, AddOptions))
+        self.report = self._committed(training.add(self._writable(), as_corpus(corpus), chosen))
         return self.report
 
     def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
