@@ -59,7 +59,7 @@ def demo(
     program = "promptdsi" if shutil.which("promptdsi") else sys.argv[0]  # as the person can call it
     for line in (
         f'search {folder}/index "how do bees tell each other where flowers are" --explain',
-        f"serve {folder}/index --allow-write     # a page: search, why, timeline, map, add, delete and undo",
+        f"serve {folder}/index --allow-write     # a page: search, why, versions, add, delete and undo",
         f"eval {folder}/index {folder}/stream/d3",
         "create my-index my-documents/     # a folder of files (text, PDF, Word, …), a .jsonl or a BEIR folder",
     ):
