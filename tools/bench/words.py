@@ -6,7 +6,8 @@ Passages are synthetic: about a hundred words each, drawn by Zipf's law (Mandelb
 which are the stop words. A query is eight words of a passage, and its vector has a cosine of .6 with that passage's row; rows are
 random unit vectors. Every system lives in a process of its own and each query is put to all in turn, so that a busy moment of the
 machine meets all. A search here begins with a query's vector and text: encoding takes as long with words as without. bm25s has the
-same passages, split into the same words. Figures are medians over rounds, with the lowest and highest; ratios are taken within a round.
+same passages, split into the same words, and runs as it comes: with its numpy backend, which is slower than its numba backend
+(docs/LOG.md). Figures are medians over rounds, with the lowest and highest; ratios are taken within a round.
 """
 
 from __future__ import annotations
