@@ -103,10 +103,9 @@ def _live_by_source(store: Store, manifest: Manifest) -> dict[str | None, dict[s
     live: dict[str | None, dict[str, tuple[int, str]]] = {}
     deleted, number = set(manifest.tombstones), 0
     for entry in manifest.corpora:
-        ids = store.ids(entry.ids)
-        for position, docid in enumerate(ids.docids):
+        for docid, content in store.hashed_docids(entry):
             if docid is not None and number not in deleted:
-                live.setdefault(entry.source, {})[docid] = (number, ids.content_hash(position))
+                live.setdefault(entry.source, {})[docid] = (number, content)
             number += 1
     return live
 

@@ -187,7 +187,7 @@ def _report(before: Generation, after: Generation, corrections: Sequence[Correct
         (probe["text"], {docid for docid in probe["docids"] if before.live_row(docid) is not None})
         for entry in before.manifest.corpora
         if entry.probes
-        for probe in before.store.blobs.list(entry.probes)
+        for probe in before.store.blobs.list(entry.probes, "probes")
     ]
     probes = [(query, docids) for query, docids in probes if docids]
     hits = [sum(_rank(generation, query, docids) <= 10 for query, docids in probes) for generation in (before, after)]
