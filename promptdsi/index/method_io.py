@@ -118,7 +118,10 @@ def _saved_words(store: Store, manifest: Manifest, order: Sequence[int]) -> Save
     if manifest.statistics is None:
         return None
     names = [manifest.corpora[number].words for number in order]
-    return SavedWords([store.blobs.words(name) for name in names if name], store.blobs.statistics(manifest.statistics))
+    postings = [store.blobs.words(name) for name in names if name]
+    if [len(part.lengths) for part in postings] != [manifest.corpora[number].row_count for number in order]:
+        raise ValueError("words of other passages than the rows")
+    return SavedWords(postings, store.blobs.statistics(manifest.statistics))
 
 
 def live_ids(store: Store, manifest: Manifest) -> dict[str, tuple[int, str]]:

@@ -222,7 +222,8 @@ def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path
     queries = load_queries(corpus, split)
     docids = list(dict.fromkeys(docid for query in queries for docid in query.relevant))
     live = dict(zip(docids, generation.passages.contains(docids), strict=True))
-    result = rank_queries(generation.ranker, queries, in_index=live.__getitem__)
+    with generation.manifest.as_data_error(generation.store.folder):
+        result = rank_queries(generation.ranker, queries, in_index=live.__getitem__)
     if not result.query_ranks:
         what = f"has no annotated {split} queries" if not queries else f"has no {split} query whose document is in the index"
         raise DataError(f"the corpus {corpus.name} {what}", path=generation.store.folder)
