@@ -76,7 +76,7 @@ SCRIPTS = [
     "UPDATE documents SET metadata = '{\"a\": 1e999, \"b\": ' || substr(hex(zeroblob(50000)), 1, 60000) || '}'",
     "UPDATE documents SET metadata = replace(hex(zeroblob(20000)), '0', '[')",
     'UPDATE documents SET metadata = \'{"pages": [0, "x", null], "a": {"b": [1, {"c": 2}]}}\'',
-    "UPDATE documents SET text = replace(hex(zeroblob(200000)), '0', '# x\n')",
+    "UPDATE documents SET text = replace(hex(zeroblob(2500)), '0', '# x\n')",
     "UPDATE documents SET docid = 'same'",
     'UPDATE documents SET metadata = \'{"a\\ud800": "\\udfff", "b": NaN, "arrives": Infinity}\'',
     'UPDATE documents SET metadata = \'{"arrives": "d0", "\\u001b[31m": ["\\u009b0m", "\\u202e"]}\', title = char(27, 155, 8238)',

@@ -174,7 +174,11 @@ def _post_processors(ids: Check) -> dict[str, Fields]:
 
 
 def _check_template(processor: Mapping[str, Any]) -> None:
-    """The library ends the thread at a template with a token that is not among the special ones."""
+    """Raise ValueError at a template that would end the library: with a token that is not among the special ones, or a text twice."""
+    for name in ("single", "pair"):
+        texts = [piece["Sequence"]["id"] for piece in processor.get(name, ()) if "Sequence" in piece]
+        if not set(texts) <= {"A", "B"} or len(set(texts)) < len(texts):
+            raise ValueError(f"the tokenizer.post_processor.{name} has a text twice, or one that there is not")
     pieces, special = [*processor.get("single", ()), *processor.get("pair", ())], processor.get("special_tokens", {})
     tokens = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
     if missing := [token for token in tokens if token not in special]:

@@ -198,7 +198,7 @@ def unaligned(folder: Path) -> None:
 
 VIEW = "ALTER TABLE documents RENAME TO old; CREATE VIEW documents AS "
 COUNTING = "WITH RECURSIVE n(place) AS (SELECT 0 UNION ALL SELECT place + 1 FROM n) SELECT place, 'a' AS docid, '' AS title, "
-DOUBLING = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 16}
+DOUBLING = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 8}
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "ten million layers": (config(layers=10**7), "config.layers is 10000000"),
     "a thousand layers": (config(layers=1000), "a larger encoder than its blob"),

@@ -248,6 +248,7 @@ def test_a_hole_does_not_raise_the_bounds_of_the_child(forgery: Path, monkeypatc
 
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
 
 
@@ -263,6 +264,10 @@ def charsmap(size: int, longest: int) -> dict[str, Any]:
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Sequence", "pretokenizers": [BYTES]}]}}, "kind 'Sequence'"),
         ({"normalizer": {"type": "Sequence", "normalizers": [BERT] * 8}}, "normalizers has a part twice"),
         ({"normalizer": {"type": "Sequence", "normalizers": [BERT] * 9}}, "expected a list of at most 8"),
+        (  # of a text in windows, the library makes all combinations
+            {"post_processor": {"type": "TemplateProcessing", "single": [TEXT, TEXT], "pair": [], "special_tokens": {}}},
+            "post_processor.single has a text twice",
+        ),
         (charsmap(0xFFFFFFFC, 4), "says another size than it has"),  # the library sets 4 GiB aside, and ends the process if it cannot
         (charsmap(4095, 4), "says another size than it has"),
         (charsmap(4096, 65), "lets a character become more than 64 bytes"),  # two thousand of these in a query were gigabytes
