@@ -13,8 +13,8 @@ from typing import Any
 
 from promptdsi.checks import Check, choice, integer, items, optional, parse_json, plain, real, record, shown, table, text, truth, within
 
-MOST_MEMORY = 1 << 30  # bytes of its JSON
-MOST_TOKENS = 1 << 24
+MOST_MEMORY = 512 << 20  # bytes of its JSON
+MOST_TOKENS = 1 << 20  # four times as many as any backbone we read has
 MOST_ADDED = 100_000
 TOKEN = text(1_000)
 WORD_CHARACTERS = 1_000  # WordPiece takes time with the square of the longest word
