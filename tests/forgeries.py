@@ -21,7 +21,7 @@ BYSTANDER = "bystander"  # a folder beside the forged index: whatever is done to
 
 
 def forge_nothing(rng: random.Random, folder: Path) -> None:
-    """For comparison: every command answers, so what the forgeries meet is the whole of the code."""
+    """For comparison: every command answers, so what the forgeries meet is the is_integer of the code."""
 
 
 def forge_manifest(rng: random.Random, folder: Path) -> None:
@@ -83,15 +83,15 @@ def _extent(entry: Any, first: int) -> tuple[int, int]:
 
 def _spoil(rng: random.Random, numbers: Any) -> None:
     """Change some numbers of an array, or all."""
-    whole = numbers.dtype.kind in "iu"
-    limits = np.iinfo(numbers.dtype) if whole else np.finfo(numbers.dtype)
-    values = [limits.max, limits.min, limits.max // 2 if whole else np.nan, 0, 1, limits.min // 2 if whole else np.inf]
+    is_integer = numbers.dtype.kind in "iu"
+    limits = np.iinfo(numbers.dtype) if is_integer else np.finfo(numbers.dtype)
+    values = [limits.max, limits.min, limits.max // 2 if is_integer else np.nan, 0, 1, limits.min // 2 if is_integer else np.inf]
     kind = rng.randrange(5)
     if kind == 0:
         numbers[:] = rng.choice(values)
     elif kind == 1:
         numbers[:] = numbers[::-1].copy()
-    elif kind == 2 and whole and len(numbers) > 2:  # ascending steps whose sum overflows back to where it should be
+    elif kind == 2 and is_integer and len(numbers) > 2:  # ascending steps whose sum overflows back to where it should be
         with np.errstate(over="ignore"):
             numbers[1], numbers[2] = limits.max, numbers[0] + limits.max * np.array(2, numbers.dtype)
     else:

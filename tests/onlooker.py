@@ -105,7 +105,7 @@ def run(command: list[str]) -> Look:
                 _commands()(command, prog_name="promptdsi")
             outcome, says = "answer", ""
         except SystemExit as stop:
-            outcome, says = _judged(command[0], stop.code, error.getvalue().strip())
+            outcome, says = _outcome(command[0], stop.code, error.getvalue().strip())
         except BaseException:
             says = traceback.format_exc()
     seconds, peak = time.process_time() - started, _memory("VmHWM") / 1024
@@ -118,7 +118,7 @@ def run(command: list[str]) -> Look:
     return Look(command[0], outcome, says[-3000:], seconds, peak)
 
 
-def _judged(name: str, code: object, says: str) -> tuple[str, str]:
+def _outcome(name: str, code: object, says: str) -> tuple[str, str]:
     """The outcome of a command by its exit code and what it printed on standard error."""
     last = says.splitlines()[-1] if says else ""
     if not code:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from parsers import ALLOWED, FILES, PLAIN, Parser, parsers
 
 SEEDS = st.integers(0, 2**32)
-CUTS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), max_size=4)
+EDITS = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), max_size=4)
 JSON_FILES = ("manifest", "record", "ids", "probes", "queries", "tokenizer")
 
 
@@ -50,10 +50,10 @@ def test_an_honest_file_is_parsed(every_parser: dict[str, Parser], original: Pat
 
 
 @pytest.mark.parametrize("kind", [*FILES, *PLAIN])
-@given(cuts=CUTS)
-def test_bytes_of_any_kind(every_parser: dict[str, Parser], original: Path, kind: str, cuts: list[tuple[float, int, bytes]]) -> None:
+@given(edits=EDITS)
+def test_bytes_of_any_kind(every_parser: dict[str, Parser], original: Path, kind: str, edits: list[tuple[float, int, bytes]]) -> None:
     raw = bytearray(sample(original, kind))
-    for place, length, other in cuts:
+    for place, length, other in edits:
         start = int(place * len(raw))
         raw[start : start + length] = other
     parse(every_parser[kind], bytes(raw))

@@ -1,4 +1,4 @@
-"""Bytes found by atheris (libFuzzer), which watches what each parser of a stranger's files does with them: `tests/parsers.py`.
+"""Bytes that atheris (libFuzzer) finds by watching what each parser of a stranger's files does with them: `tests/parsers.py`.
 
     python -m tools.soak.soak_parsers --seconds 60         # of each parser; writes docs/results/soak-parsers.{json,md}
     python -m tools.soak.soak_parsers manifest FOLDER …    # one parser in this process, with options of libFuzzer
@@ -60,18 +60,18 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
     def blob(name: str) -> bytes:
         return (folder / "index" / "blobs" / name).read_bytes()
 
-    found = {part: [blob(entry[part])] for part in ("ids", "words", "documents", "probes", "queries")}
-    found |= {"header": [blob(entry["rows"]), blob(manifest["encoder"])], "tokenizer": [blob(manifest["tokenizer"])]}
-    found |= {"manifest": [json.dumps(manifest).encode()], "record": [json.dumps(forged.content(record)).encode()]}
-    return found | {"statistics": [blob(manifest["statistics"])], "CURRENT": [(folder / "index" / "CURRENT").read_bytes()]}
+    files = {part: [blob(entry[part])] for part in ("ids", "words", "documents", "probes", "queries")}
+    files |= {"header": [blob(entry["rows"]), blob(manifest["encoder"])], "tokenizer": [blob(manifest["tokenizer"])]}
+    files |= {"manifest": [json.dumps(manifest).encode()], "record": [json.dumps(forged.content(record)).encode()]}
+    return files | {"statistics": [blob(manifest["statistics"])], "CURRENT": [(folder / "index" / "CURRENT").read_bytes()]}
 
 
 def soak(seconds: int, folder: Path) -> list[dict[str, Any]]:
     rows = []
     for name, begins in sorted(samples(folder).items()):
-        corpus, kept = folder / name, folder / f"{name}-kept"
+        corpus, artifacts = folder / name, folder / f"{name}-kept"
         corpus.mkdir()
-        kept.mkdir()
+        artifacts.mkdir()
         for number, raw in enumerate(begins):
             (corpus / str(number)).write_bytes(raw)
         command = [
@@ -81,11 +81,11 @@ def soak(seconds: int, folder: Path) -> list[dict[str, Any]]:
             name,
             *LIMITS,
             f"-max_total_time={seconds}",
-            f"-artifact_prefix={kept}/",
+            f"-artifact_prefix={artifacts}/",
         ]
         ended = subprocess.run([*command, str(corpus)], capture_output=True, text=True, cwd=ROOT, check=False)
         figures = dict(STATISTIC.findall(ended.stderr))
-        bad = sorted(kept.iterdir())
+        bad = sorted(artifacts.iterdir())
         if ended.returncode or bad:
             print(f"{name}: exit code {ended.returncode}, {len(bad)} inputs kept\n{ended.stderr[-3000:]}", file=sys.stderr)
             for path in bad:

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-SECONDS_TO_ANSWER, SECONDS_TO_WAIT = 20.0, 0.3  # for a request that is whole, and for one that may not be
+SECONDS_TO_ANSWER, SECONDS_TO_WAIT = 20.0, 0.3  # for a request that is complete, and for one that may not be
 WARM_UP = 500  # requests before memory is looked at
 MAX_GROWTH = 30.0  # MiB
 MOST_SHOWN = 300
@@ -71,11 +71,11 @@ PIECES = (
 
 
 def forged_request(rng: random.Random) -> tuple[bytes, bool]:
-    """A request, and whether it is whole."""
+    """A request, and whether all of it is sent."""
     from hostile_values import JUNK, several
 
     method, path, params, body = rng.choice(SHAPES)
-    params, whole, headers = dict(params), True, list[tuple[bytes, bytes]]()
+    params, complete, headers = dict(params), True, list[tuple[bytes, bytes]]()
     if rng.random() < 0.3:
         params[rng.choice([*params, "more", "at", "k"])] = rng.choice(JUNK)
     if rng.random() < 0.2:
@@ -93,29 +93,29 @@ def forged_request(rng: random.Random) -> tuple[bytes, bool]:
     headers += [(b"Host", b"localhost"), (b"Connection", b"close")]
     if rng.random() < 0.3:
         headers.insert(rng.randrange(len(headers) + 1), (rng.choice(NAMES).encode(), rng.choice(VALUES)))
-        whole = False
+        complete = False
     lines = [f"{method} {target} HTTP/1.1".encode("utf-8", "replace"), *(name + b": " + value for name, value in headers)]
     request = bytearray(b"\r\n".join(lines) + b"\r\n\r\n" + raw)
     if rng.random() < 0.2:
-        whole = False
+        complete = False
         for _ in range(rng.choice([1, 1, 5])):
             start = rng.randrange(len(request) + 1)
             request[start : start + rng.choice([0, 1, 20])] = rng.choice([*PIECES, rng.randbytes(4)])
-    return bytes(request), whole
+    return bytes(request), complete
 
 
-def outcome_of(port: int, request: bytes, *, whole: bool) -> tuple[str, bytes]:
+def outcome_of(port: int, request: bytes, *, complete: bool) -> tuple[str, bytes]:
     """How a request ended, and what was answered."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS_TO_ANSWER) as connection:
         try:
             connection.sendall(request)
-            connection.settimeout(SECONDS_TO_ANSWER if whole else SECONDS_TO_WAIT)
+            connection.settimeout(SECONDS_TO_ANSWER if complete else SECONDS_TO_WAIT)
             while part := connection.recv(1 << 16):
                 answer += part
         except TimeoutError:
             if not answer:
-                return ("silence" if whole else "waited for"), answer
+                return ("silence" if complete else "waited for"), answer
         except ConnectionError:  # closed before all of the request was read
             pass
     if not answer:
@@ -146,8 +146,8 @@ def soak(folder: Path, count: int, seed: int) -> dict[str, Any]:
         served.ready(client)
         port = int(url.strip("/").rpartition(":")[2])
         for number in range(count):
-            request, whole = forged_request(random.Random(f"{seed} {number}"))
-            outcome, answer = outcome_of(port, request, whole=whole)
+            request, complete = forged_request(random.Random(f"{seed} {number}"))
+            outcome, answer = outcome_of(port, request, complete=complete)
             counts[outcome] += 1
             if outcome in OUTCOMES[4:]:
                 faults += 1

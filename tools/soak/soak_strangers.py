@@ -61,11 +61,11 @@ def originals(folder: Path) -> list[Path]:
 
 def commands(folder: Path, other: str, docid: str) -> list[list[str]]:
     """What is done with a forged index."""
-    at, beside, what = str(folder / "index"), lambda name: str(folder / name), other.split()[-1]
+    at, path_of, what = str(folder / "index"), lambda name: str(folder / name), other.split()[-1]
     cpu = ["--device", "cpu", "--threads", "1"]
     more: dict[str, list[str]] = {
-        "add": ["add", at, beside("next"), *cpu, "--quiet"],
-        "fast": ["add", at, beside("next"), "--fast", *cpu, "--quiet"],
+        "add": ["add", at, path_of("next"), *cpu, "--quiet"],
+        "fast": ["add", at, path_of("next"), "--fast", *cpu, "--quiet"],
         "get": ["get", at, docid],
         "delete": ["delete", at, docid],
         "undelete": ["undelete", at, docid],
@@ -73,11 +73,11 @@ def commands(folder: Path, other: str, docid: str) -> list[list[str]]:
         "purge all": ["purge", at],
         "rollback": ["rollback", at],
         "teach": ["teach", at, "how is tea made", docid],
-        "sync": ["sync", at, beside("files"), *cpu, "--quiet"],
+        "sync": ["sync", at, path_of("files"), *cpu, "--quiet"],
         "tune": ["tune", at, *cpu, "--quiet"],
         "upgrade": ["upgrade", at],
-        "eval": ["eval", at, beside("known"), "--split", "dev", "--record", "--device", "cpu"],
-        "export": ["export", at, "--to", what, "--output", beside("export")],
+        "eval": ["eval", at, path_of("known"), "--split", "dev", "--record", "--device", "cpu"],
+        "export": ["export", at, "--to", what, "--output", path_of("export")],
         "search": ["search", at, "water", "--engine", what, *cpu],
     }
     search = ["search", at, "water", "how does it work", "--explain", "--where", "arrives!=d9", *cpu]
@@ -122,8 +122,8 @@ def soak(folder: Path, numbers: range, seed: int, most_seconds: float) -> dict[s
     slowest, largest = 0.0, 0.0
     with Onlooker() as onlooker:
         (bystander / "notes.txt").write_text(notes)
-        for number, forgery, wanted in cases(folder, numbers, seed):
-            looks, done = onlooker.look(*wanted), done + 1
+        for number, forgery, to_run in cases(folder, numbers, seed):
+            looks, done = onlooker.look(*to_run), done + 1
             if [path.name for path in bystander.iterdir()] != ["notes.txt"] or (bystander / "notes.txt").read_text() != notes:
                 looks.append(looks[-1]._replace(outcome="harm"))
                 (bystander / "notes.txt").write_text(notes)
