@@ -27,6 +27,7 @@ SECONDS_TO_ANSWER, SECONDS_TO_WAIT = 20.0, 0.3  # for a request that is complete
 WARM_UP = 500  # requests before memory is looked at
 MAX_GROWTH = 30.0  # MiB
 MOST_SHOWN = 300
+TOKEN = "a-token-that-writes"
 OUTCOMES = ("answered", "refused", "closed", "waited for", "error", "no HTTP", "silence")
 SEARCH = {"query": "water", "k": 3, "explain": True, "min_confidence": 0.1, "where": ["arrives=d0"], "at": 1}
 SHAPES: list[tuple[str, str, dict[str, Any], Any]] = [
@@ -39,7 +40,8 @@ SHAPES: list[tuple[str, str, dict[str, Any], Any]] = [
     ("GET", "/api/facets", {"at": 1}, None),
     ("POST", "/api/feedback", {}, {"query": "water", "docid": "DOCID"}),
     ("DELETE", "/api/documents/DOCID", {}, None),
-    ("POST", "/api/documents", {"name": "more"}, [{"docid": "a", "text": "b", "title": "c"}]),
+    ("POST", "/api/documents", {"name": "more"}, [{"docid": "a", "text": " ", "title": "c"}]),  # blank: nothing is learned
+    ("POST", "/api/undelete", {}, {"docids": ["DOCID"]}),
 ]
 NAMES = (
     "Host",
@@ -90,7 +92,7 @@ def forged_request(rng: random.Random) -> tuple[bytes, bool]:
         changed = several(rng)(json.loads(json.dumps(body))) if rng.random() < 0.8 else body
         raw = json.dumps(changed).encode() if rng.random() < 0.9 else rng.choice([b"", b"[" * 100_000, b"\xff", b"NaN", b"{" * 50])
         headers += [(b"Content-Type", b"application/json"), (b"Content-Length", str(len(raw)).encode())]
-    headers += [(b"Host", b"localhost"), (b"Connection", b"close")]
+    headers += [(b"Host", b"localhost"), (b"Connection", b"close"), (b"Authorization", f"Bearer {TOKEN}".encode())]
     if rng.random() < 0.3:
         headers.insert(rng.randrange(len(headers) + 1), (rng.choice(NAMES).encode(), rng.choice(VALUES)))
         complete = False
@@ -142,7 +144,9 @@ def soak(folder: Path, count: int, seed: int) -> dict[str, Any]:
     corpora = small.stream()
     small.create(folder / "index", corpora[0], small.backbone(folder / "backbone", corpora)).add(corpora[1])
     counts, faults, before = Counter[str](), 0, dict[str, Any]()
-    with served.process(folder / "index", program=["-c", SERVER]) as (process, url), httpx.Client(base_url=url, timeout=20) as client:
+    (folder / "tokens").write_text(f"write {TOKEN}\n")
+    server = served.process(folder / "index", "--allow-write", "--token-file", str(folder / "tokens"), program=["-c", SERVER])
+    with server as (process, url), httpx.Client(base_url=url, timeout=20) as client:
         served.ready(client)
         port = int(url.strip("/").rpartition(":")[2])
         for number in range(count):
