@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 CLIENTS, NEVER_READ, SLOW = 4, 100, 50  # SLOW: connections that send headers slowly, and as many that send bodies slowly
 PAUSE = 0.02  # seconds of a client between an answer and its next search
-TURNS, QUIET_SHARE = 5, 0.5  # turns of quiet and attack; how long a quiet one takes, in parts of an attacked one
+TURNS, QUIET_SHARE = 5, 0.4  # turns of quiet and attack; how long a quiet one takes, in parts of an attacked one
 WARM_UP_SECONDS = 30.0
 SECONDS_TO_SETTLE = 20.0  # longer than an idle connection stays
 MAX_RATIO, MAX_GROWTH = 3.0, 20.0  # of p99 under attack and quiet; of memory, in MiB
@@ -121,7 +121,7 @@ def start_threads(url: str, pid: int) -> None:
     import httpx
 
     def search(_: int) -> None:
-        httpx.post(f"{url}api/search", json={"query": ["water"] * 60, "k": 100, "explain": True}, timeout=60)
+        httpx.post(f"{url}api/search", json={"query": ["water"] * 20, "explain": True}, timeout=60)
 
     with ThreadPoolExecutor(6) as pool:
         for _ in range(20):
