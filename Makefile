@@ -148,10 +148,18 @@ paper-setup: .venv/paper
 rehearse-paper: .venv/paper
 	$(BIN)/python -m tools.rehearse_paper
 
-soak: .venv/dev
+# atheris has no wheels for some systems: `make test` does not need it.
+.venv/soak: .venv/dev
+	@echo "installing atheris into .venv (once)"
+	$(INSTALL) --editable '.[dev,soak]'
+	@touch $@
+
+soak: .venv/soak
 	$(BIN)/python -m tools.soak.soak_readers
 	$(BIN)/python -m tools.soak.soak_kills
 	$(BIN)/python -m tools.soak.soak_serving
+	$(BIN)/python -m tools.soak.soak_requests
+	$(BIN)/python -m tools.soak.soak_parsers
 	$(BIN)/python -m tools.soak.soak_strangers
 
 clean:

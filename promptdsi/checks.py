@@ -214,6 +214,8 @@ def record(required: Mapping[str, Check], optional_fields: Mapping[str, Check] |
             if inner is None:
                 raise ValueError(f" has a field {name[:SHOWN]!r} that is not known")
             try:
+                if name not in fields:
+                    text()(name)
                 inner(entry)
             except ValueError as error:
                 raise inside(name, error) from None

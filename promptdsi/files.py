@@ -54,7 +54,7 @@ def read_plain(path: Path, most: int) -> bytes:
     with open_plain(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > most:
             raise DataError(f"holds {size:,} bytes, at most {most:,} are read; restore it from a copy", path=path)
-        return file.read(most + 1)[:most]
+        return file.read(size)  # not `most`: as many bytes are set aside before the first is read
 
 
 def sha256_of(path: Path) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from promptdsi.index.manifest import HEAD
 
 Change = Callable[[Any], Any]  # changes a value in place, or returns another
@@ -100,6 +102,18 @@ def header(folder: Path, name: str, change: Change) -> str:
     text = changed if isinstance(changed, bytes) else json.dumps(value if changed is None else changed).encode()
     text += b" " * (-len(text) % 8)  # as every writer does, so that tensors are aligned
     return blob(folder, name, len(text).to_bytes(8, "little") + text + raw[first:])
+
+
+def tensors(folder: Path, name: str, **changes: Any) -> str:
+    """Replace tensors of a safetensors blob, or let functions change them; the header fits."""
+    from safetensors.numpy import load, save
+
+    arrays = load((folder / "blobs" / name).read_bytes())
+    for part, change in changes.items():
+        array = arrays[part].copy()
+        changed = change(array) if callable(change) else change
+        arrays[part] = array if changed is None else np.ascontiguousarray(changed)
+    return blob(folder, name, save(arrays))
 
 
 def database(folder: Path, name: str, script: str) -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,9 @@ def ready(client: httpx.Client, seconds: float = 120) -> None:
 
 
 @contextlib.contextmanager
-def process(path: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(path: Path, *words: str, program: Sequence[str] = ("-m", "promptdsi")) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`promptdsi serve` as a process of its own, and the address it names."""
-    command = [sys.executable, "-m", "promptdsi", "serve", str(path), "--port", "0", "--device", "cpu", *words]
+    command = [sys.executable, *program, "serve", str(path), "--port", "0", "--device", "cpu", *words]
     running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert running.stderr is not None

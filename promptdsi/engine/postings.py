@@ -19,6 +19,7 @@ from promptdsi.corpus.split_words import split_words
 
 LARGEST_COUNT = np.iinfo(np.uint16).max
 EVERY = 16
+LEAST_AVERAGE = 0.01  # words per passage; with less, the weight of an empty passage would be no number
 SMALL_POSTINGS = 2_048  # passages: smaller postings are merged, as rows are
 Ints = NDArray[np.int64]
 
@@ -138,12 +139,18 @@ class Postings(NamedTuple):
         if [array.dtype for array in self] != types or any(array.ndim != 1 for array in self):
             raise ValueError("word postings of another type")
         ends, pointers = self.ends, self.pointers
-        grows = (np.diff(ends, prepend=0) > 0).all() and (np.diff(pointers) > 0).all()
         fits = len(pointers) == len(ends) + 1 and pointers[0] == 0 and (ends[-1] if len(ends) else 0) == len(self.text)
-        if not (grows and fits and pointers[-1] == len(self.passages) == len(self.counts)):
+        if not (fits and _ascends(ends) and _ascends(pointers[1:]) and pointers[-1] == len(self.passages) == len(self.counts)):
             raise ValueError("word postings that do not fit together")
+        if not self.counts.all() or self.lengths.min(initial=0) < 0:
+            raise ValueError("word postings that count less than nothing")
         if len(self.passages) and not 0 <= self.passages.min() <= self.passages.max() < len(self.lengths):
             raise ValueError("word postings of passages that do not exist")
+
+
+def _ascends(ends: Ints) -> bool:
+    """Whether numbers ascend from 1 on; compared, not subtracted: a difference of 64 bits may overflow and look right."""
+    return not len(ends) or bool(ends[0] > 0 and (ends[1:] > ends[:-1]).all())
 
 
 class WordStatistics(NamedTuple):
@@ -209,9 +216,14 @@ def to_tensors(part: Postings | WordStatistics) -> dict[str, NDArray[Any]]:
 
 def statistics_from(tensors: Mapping[str, NDArray[Any]]) -> WordStatistics:
     """Statistics read from a file; ValueError unless its arrays fit together."""
-    text, ends, frequencies = tensors["text"], tensors["ends"], tensors["frequencies"]
-    fits = len(ends) == len(frequencies) and (ends[-1] if len(ends) else 0) == len(text) and (np.diff(ends, prepend=0) > 0).all()
-    passages, average = int(tensors["passages"][0]), float(tensors["average"][0])
-    if not fits or ends.dtype != np.int64 or not (passages >= 0 and 0 < average < math.inf):
+    text, ends, frequencies = (tensors[name] for name in ("text", "ends", "frequencies"))
+    single = [tensors[name] for name in ("passages", "average")]
+    if [array.dtype for array in (text, ends, frequencies)] != [np.uint8, np.int64, np.int32] or any(array.size != 1 for array in single):
+        raise ValueError("word statistics of another type")
+    fits = text.ndim == ends.ndim == 1 and ends.shape == frequencies.shape and (ends[-1] if len(ends) else 0) == len(text)
+    passages, average = (float(array.reshape(-1)[0]) for array in single)
+    if not (fits and _ascends(ends) and 0 <= passages < 2**31 and LEAST_AVERAGE <= average < 2**31):
         raise ValueError("word statistics that do not fit together")
-    return WordStatistics(text, ends, frequencies, passages, average)
+    if len(ends) and not 0 <= frequencies.min() <= frequencies.max() <= passages:
+        raise ValueError("word statistics of more passages than there are")
+    return WordStatistics(text, ends, frequencies, int(passages), average)

@@ -24,7 +24,7 @@ from promptdsi.checks import parse_json
 from promptdsi.engine.graph import IR, OPSET, Session
 from promptdsi.errors import DataError
 from promptdsi.files import open_plain
-from promptdsi.model.path import Floats
+from promptdsi.model.path import Floats, cores
 
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I8": np.int8}
 DTYPES |= {"U16": np.uint16, "U8": np.uint8}
@@ -255,7 +255,7 @@ def share(count: int, size: int, function: Callable[[slice], Any], *, threads: i
 
 @cache
 def _helpers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="promptdsi-search")
+    return ThreadPoolExecutor(cores(), thread_name_prefix="promptdsi-search")  # more would only wait for each other
 
 
 class _SingleThreadedBlas:

@@ -7,12 +7,13 @@ generation the corpus arrived in, is part of each, so that two corpora never sha
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +27,7 @@ from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_te
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.files import adopt, atomic_write, discard, open_plain, read_plain, sha256_of
 from promptdsi.index.documents import write_documents
-from promptdsi.index.file_checks import HASH, MOST_TOKENIZER, NAME, QUERY_LIST, check_ids
+from promptdsi.index.file_checks import HASH, LISTS, MOST_TOKENIZER, NAME, check_ids
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -133,9 +134,9 @@ class Blobs:
         value = self._checked(name, check_ids)
         return Ids(value["since"], value["docids"], value["marks"], value.get("boundaries", {}))
 
-    def list(self, name: str) -> list[dict[str, Any]]:
-        """Stored probes or training queries."""
-        return list(self._checked(name, QUERY_LIST)["entries"])
+    def list(self, name: str, part: str) -> list[dict[str, Any]]:
+        """Stored `probes` or training `queries`."""
+        return list(self._checked(name, LISTS[part])["entries"])
 
     def _checked(self, name: str, check: Check) -> Any:
         value = self.json(name)
@@ -171,20 +172,33 @@ class Blobs:
     def rows(self, name: str) -> RowBlock:
         """Rows and codes, mapped. Indexes written before codes lay in panels get them here, in memory."""
         arrays = self.arrays(name)
-        rows = arrays["rows"]
-        if rows.ndim != 2 or rows.dtype != np.float32:
-            raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
-        return RowBlock(rows, stored_codes(arrays) or quantize(rows))
+        with self._reading(name):
+            rows = arrays["rows"]
+            if rows.ndim != 2 or rows.dtype != np.float32:
+                raise ValueError(f"rows of {rows.dtype} in {rows.ndim} dimensions")
+            return RowBlock(rows, stored_codes(arrays) or quantize(rows))
 
     def words(self, name: str) -> Postings:
         """The words of a corpus, mapped."""
         arrays = self.arrays(name)
-        postings = Postings(**{part: arrays[part] for part in Postings._fields})
-        postings.check()
-        return postings
+        with self._reading(name):
+            postings = Postings(**{part: arrays[part] for part in Postings._fields})
+            postings.check()
+            return postings
 
     def statistics(self, name: str) -> WordStatistics:
-        return statistics_from(self.arrays(name))
+        arrays = self.arrays(name)
+        with self._reading(name):
+            return statistics_from(arrays)
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Tensors that are not those of such a blob are damage: DataError."""
+        try:
+            yield
+        except (ValueError, LookupError) as error:
+            reason = f"no tensor {error}" if isinstance(error, KeyError) else error
+            raise DataError(f"is damaged ({reason}); run `promptdsi verify`", path=self.folder / name) from None
 
     def names(self) -> set[str]:
         """Every file of the folder."""

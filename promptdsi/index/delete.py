@@ -63,7 +63,7 @@ def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     row = 0
     for entry in manifest.corpora:
-        for docid in store.docids(entry.ids):
+        for docid in store.docids(entry):
             if docid is not None:
                 rows.setdefault(docid, []).append(row)
             row += 1
@@ -77,7 +77,7 @@ def folders_of(store: Store, manifest: Manifest, docids: Sequence[str] | None = 
         docids = [docid for docid, rows in rows_by_docid(store, manifest).items() if hidden.issuperset(rows)]
     named, folders = set(docids), dict[str, Path]()
     for entry in manifest.corpora:
-        for docid in named.intersection(filter(None, store.docids(entry.ids))) if entry.source is not None else ():
+        for docid in named.intersection(filter(None, store.docids(entry))) if entry.source is not None else ():
             if (folder := Path(entry.source or "")).joinpath(docid.removeprefix(entry.prefix)).is_file():
                 folders[docid] = folder
     return {docid: folders[docid] for docid in docids if docid in folders}

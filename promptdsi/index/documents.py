@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from promptdsi.checks import available_memory, check_depth, parse_json
-from promptdsi.corpus.corpus import Document
+from promptdsi.corpus.corpus import Document, check_characters
 from promptdsi.errors import DataError
 from promptdsi.files import open_plain, write_unsynced
 
@@ -112,6 +112,8 @@ class Documents:
         try:
             fields = parse_json(metadata, constants=True) if metadata else {}
             check_depth(fields)
+            if metadata and "\\" in metadata:  # only an escape can hold what UTF-8 cannot
+                check_characters(fields)
         except ValueError as error:
             raise DataError(f"is damaged (metadata: {error}); run `promptdsi verify`", path=self.path) from None
         if not isinstance(fields, dict):
@@ -135,7 +137,7 @@ class Documents:
                 yield row
                 self._deadline[0] = time.monotonic() + SECONDS
         except (sqlite3.Error, ValueError, MemoryError) as error:
-            raise DataError(f"is damaged ({error or 'too large'}); run `promptdsi verify`", path=self.path) from None
+            raise DataError(f"is damaged ({str(error) or 'too large'}); run `promptdsi verify`", path=self.path) from None
 
     def close(self) -> None:
         self._database.close()

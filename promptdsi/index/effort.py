@@ -24,7 +24,7 @@ from promptdsi.index.method_io import (
 )
 from promptdsi.index.results import Report
 from promptdsi.index.store import WORK, Store
-from promptdsi.index.update import MACHINE, Options, changed_by_d0, commit_trained, on_interrupt
+from promptdsi.index.update import MACHINE, Options, changed_by_d0, commit_trained, learning, on_interrupt
 from promptdsi.methods.options import flatten_params, merge_params
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.model.backbone import load_backbone
@@ -70,7 +70,7 @@ def tune(store: Store, effort: str | None, **keywords: Any) -> list[Report]:
 def raise_effort(store: Store, effort: str, options: Options) -> Report:
     """Train D0 anew at a higher level of effort, from what the index stores of it."""
     params = effort_params(effort)
-    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again to go on"):
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again to go on"), learning(store):
         parent = _d0_alone(store)
         options.check_probes(parent)
         if LEVELS.index(params["fit.learn"]) <= LEVELS.index(flatten_params(parent.params)["fit.learn"]):

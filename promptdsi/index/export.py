@@ -34,7 +34,8 @@ def export(generation: Generation, to: str, folder: Path) -> list[str]:
     if folder.exists() and any(folder.iterdir()):
         raise DataError("exists and is not empty", path=folder)
     folder.mkdir(parents=True, exist_ok=True)
-    EXPORTS[to](generation, folder)
+    with generation.manifest.as_data_error(generation.store.folder):
+        EXPORTS[to](generation, folder)
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

@@ -25,7 +25,7 @@ from promptdsi.checks import (
     truth,
     within,
 )
-from promptdsi.corpus.corpus import MAX_ID_CHARACTERS
+from promptdsi.corpus.corpus import KINDS, MAX_ID_CHARACTERS
 from promptdsi.methods.options import check_stored_params
 from promptdsi.model.config import EncoderConfig
 
@@ -43,9 +43,11 @@ MOST_ATTENTION = 4 << 30  # bytes of the attention scores of the longest query
 MOST_NAME = 300  # characters of a corpus's name; a new one may have 200
 MOST_PATH = 40_000  # characters of a folder
 SHARING, SHARED_BYTES = 8, 64 << 20  # corpora may share a blob, but not so that their rows are many times the bytes on disk
+PARTS = ("rows", "ids", "words", "documents", "probes", "queries")  # the blobs of a corpus
 STORES = ("text", "title", "none")  # what is stored of documents
 
 blob = text(MOST_PATH, NAME, "blob's name")
+QUERY_TEXT = text(10**6)
 number, count = integer(1, MOST_GENERATIONS), integer(0, MOST_DOCUMENTS)
 
 
@@ -53,6 +55,13 @@ def numbers(value: Any) -> None:
     """A list of numbers of rows or documents; checked as a integer, since there may be millions."""
     if type(value) is not list or set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ROWS):
         raise ValueError(f" is {shown(value)}, expected a list of whole numbers from 0 to {MOST_ROWS}")
+
+
+def ranks(value: Any) -> None:
+    """The ranks of an evaluation, from 1."""
+    numbers(value)
+    if not value or not min(value):
+        raise ValueError(" holds no rank, or one below 1")
 
 
 def blob_sizes(value: Any) -> None:
@@ -138,14 +147,14 @@ MANIFEST_FIELDS: dict[str, Check] = {
 }
 MANIFEST = record(MANIFEST_FIELDS, {"statistics": optional(tensors)})
 EVAL_RECORD = record(
-    {"generation": number, "corpus": text(MOST_NAME), "split": text(50), "ranks": numbers},
+    {"generation": number, "corpus": text(MOST_NAME), "split": text(50), "ranks": ranks},
     {"format": integer(1, 10**6)},
 )
-QUERY = record(
-    {"text": text(10**6)},
-    {"docid": text(), "docids": items(text(), 10**6), "kind": text(50), "passage": optional(integer(0, MOST_ROWS))},
-)
-QUERY_LIST = record({"since": number, "entries": items(QUERY, MOST_DOCUMENTS)})
+QUERIES = {
+    "probes": record({"text": QUERY_TEXT, "docids": items(text(), 10**6)}),
+    "queries": record({"text": QUERY_TEXT, "docid": text(), "kind": choice(KINDS)}, {"passage": optional(integer(0, MOST_ROWS))}),
+}
+LISTS = {part: record({"since": number, "entries": items(query, MOST_DOCUMENTS)}) for part, query in QUERIES.items()}
 
 
 def check_manifest(content: Any) -> None:
@@ -161,20 +170,33 @@ def check_manifest(content: Any) -> None:
         raise ValueError("corpora are missing, or of a later generation")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
+    if tombstones and tombstones[-1] >= sum(entry["count"] for entry in corpora):
+        raise ValueError("tombstones name documents that do not exist")
     if max(sum(entry["count"] for entry in corpora), sum(entry.get("passages", 0) for entry in corpora)) > MOST_ROWS:
         raise ValueError("corpora hold more documents than an index can")
-    parts = [entry[part] for entry in corpora for part in ("rows", "ids", "words", "documents", "probes", "queries") if entry.get(part)]
-    others = [content["encoder"], content["tokenizer"], *content["prompts"].values(), *filter(None, [content.get("statistics")])]
-    if missing := {*parts, *others} - sizes.keys():
-        raise ValueError(f"sizes has none of {min(missing)}")
-    if sum(sizes[name] for name in parts) > SHARING * sum(sizes[name] for name in set(parts)) + SHARED_BYTES:
-        raise ValueError("corpora share their blobs too often")
+    _check_blobs(content)
     config = content["config"]
     if 2 * EncoderConfig(**config).weight_count > sizes[content["encoder"]]:
         raise ValueError("config describes a larger encoder than its blob can hold")
     tokens = content["params"]["encoding"]["max_tokens"]
     if tokens + config.get("position_offset", 0) > config["positions"] or 4 * config["heads"] * tokens**2 > MOST_ATTENTION:
         raise ValueError("params.encoding.max_tokens is more than the encoder reads")
+
+
+def _check_blobs(content: Any) -> None:
+    """Every blob has a size and one purpose; corpora may share some."""
+    corpora, sizes = content["corpora"], content["sizes"]
+    roles = {part: [entry[part] for entry in corpora if entry.get(part)] for part in PARTS}
+    parts = [name for names in roles.values() for name in names]
+    others = [content["encoder"], content["tokenizer"], *content["prompts"].values(), *filter(None, [content.get("statistics")])]
+    # Probes and queries may both be an empty list.
+    groups = [others, roles["probes"] + roles["queries"], *(roles[part] for part in PARTS[:4])]
+    if sum(map(len, map(set, groups))) > len({*parts, *others}):
+        raise ValueError("a blob is named as two parts of an index")
+    if missing := {*parts, *others} - sizes.keys():
+        raise ValueError(f"sizes has none of {min(missing)}")
+    if sum(sizes[name] for name in parts) > SHARING * sum(sizes[name] for name in set(parts)) + SHARED_BYTES:
+        raise ValueError("corpora share their blobs too often")
 
 
 def check_ids(value: Any) -> None:

@@ -263,7 +263,7 @@ class Generation:
         name = self.manifest.corpora[number].queries
         if name and number not in self._queries:
             by_docid: dict[str, list[Any]] = {}
-            for query in self.store.blobs.list(self._blob(name, number, "queries")):
+            for query in self.store.blobs.list(self._blob(name, number, "queries"), "queries"):
                 by_docid.setdefault(query["docid"], []).append(query)
             self._queries[number] = by_docid
         return self._queries.get(number, {})

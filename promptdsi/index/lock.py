@@ -12,6 +12,8 @@ from pathlib import Path
 from promptdsi.errors import DataError
 from promptdsi.index.results import Busy
 
+LONGEST = 32  # bytes of a lock
+
 
 def is_held(folder: Path) -> bool:
     """Whether a writer holds the lock; needs no permission to write."""
@@ -41,6 +43,8 @@ def writing(folder: Path) -> Iterator[None]:
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise DataError("is no regular file; an index holds its own files only", path=folder / "lock")
+        if os.fstat(handle).st_size > LONGEST:  # another name, by a hard link, of somebody's file, which would be emptied
+            raise DataError("holds something else than the number of a process; remove it", path=folder / "lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -18,7 +18,7 @@ from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.checks import check_depth, parse_json
 from promptdsi.errors import DataError
 from promptdsi.files import read_plain
-from promptdsi.index.file_checks import MOST_MANIFEST, MOST_MANIFEST_MEMORY, check_manifest
+from promptdsi.index.file_checks import MOST_MANIFEST, MOST_MANIFEST_MEMORY, PARTS, check_manifest
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
 from promptdsi.methods.options import current_params
 
@@ -32,7 +32,6 @@ INCONSISTENT: tuple[type[Exception], ...] = (
     RuntimeError,
     MemoryError,
 )  # by wrong files
-PARTS = ("rows", "ids", "words", "documents", "probes", "queries")
 
 
 @dataclass(frozen=True)

@@ -118,17 +118,19 @@ def _saved_words(store: Store, manifest: Manifest, order: Sequence[int]) -> Save
     if manifest.statistics is None:
         return None
     names = [manifest.corpora[number].words for number in order]
-    return SavedWords([store.blobs.words(name) for name in names if name], store.blobs.statistics(manifest.statistics))
+    postings = [store.blobs.words(name) for name in names if name]
+    if [len(part.lengths) for part in postings] != [manifest.corpora[number].row_count for number in order]:
+        raise ValueError("words of other passages than the rows")
+    return SavedWords(postings, store.blobs.statistics(manifest.statistics))
 
 
 def live_ids(store: Store, manifest: Manifest) -> dict[str, tuple[int, str]]:
     """Row and content hash of each document that can be retrieved, by docid."""
     deleted, live, row = set(manifest.tombstones), {}, 0
     for entry in manifest.corpora:
-        ids: Ids = store.ids(entry.ids)
-        for position, docid in enumerate(ids.docids):
+        for docid, content in store.hashed_docids(entry):
             if docid is not None and row not in deleted:
-                live[docid] = (row, ids.content_hash(position))
+                live[docid] = (row, content)
             row += 1
     return live
 
@@ -202,7 +204,7 @@ def stored_corpus(store: Store, manifest: Manifest, number: int) -> Corpus:
     documents = [document for position, document in opened if position not in deleted]
     opened.close()
     live = {document.docid for document in documents}
-    stored = [query for query in store.blobs.list(entry.queries) if query["docid"] in live] if entry.queries else []
+    stored = [query for query in store.blobs.list(entry.queries, "queries") if query["docid"] in live] if entry.queries else []
     queries = [Query(f"q{number}", query["text"], query["kind"], {PASSAGE: query.get("passage")}) for number, query in enumerate(stored)]
     judgements = [Judgement(f"q{number}", query["docid"]) for number, query in enumerate(stored)]
     return Corpus(documents, queries, {"train": judgements}, name=entry.name)
@@ -282,7 +284,7 @@ def measure_drift(store: Store, parent: Manifest, after: PromptDSI, *, device: s
     for entry in parent.corpora:
         if entry.probes and entry.name != without:
             store.blobs.check(entry.probes, parent.sizes[entry.probes])
-            for number, probe in enumerate(store.blobs.list(entry.probes)):
+            for number, probe in enumerate(store.blobs.list(entry.probes, "probes")):
                 probes.append(EvalQuery(f"{entry.name} {number}", probe["text"], dict.fromkeys(probe["docids"], 1.0)))
     if not probes:
         return None

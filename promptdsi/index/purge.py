@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, permutations
 
 from promptdsi.errors import DataError
-from promptdsi.index.manifest import PARTS, Entry, Manifest
+from promptdsi.index.file_checks import PARTS
+from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
 from promptdsi.wording import suggest
@@ -59,12 +60,12 @@ def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, 
     missing, positions = set(docids), {}
     named = frozenset(missing)
     for entry in _corpora(history):
-        matches = {position: docid for position, docid in enumerate(store.docids(entry.ids)) if docid in named}
+        matches = {position: docid for position, docid in enumerate(store.docids(entry)) if docid in named}
         missing -= {docid for docid in matches.values() if docid is not None}
         if matches:
             positions[_key(entry)] = set(matches)
     if must_exist and missing:
-        docids = {docid for entry in _corpora(history) for docid in store.docids(entry.ids) if docid is not None}
+        docids = {docid for entry in _corpora(history) for docid in store.docids(entry) if docid is not None}
         raise DataError(f"holds no document {min(missing)!r}{suggest(min(missing), docids)}", path=store.folder)
     return positions
 
@@ -76,7 +77,7 @@ def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
     live: set[str | None] = set()
     names: set[str] = set()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
-        docids, hidden_positions = store.docids(entry.ids), set(hidden)
+        docids, hidden_positions = store.docids(entry), set(hidden)
         deleted[_key(entry)] = {position for position in hidden if docids[position] is not None}
         names |= {docid for position in deleted[_key(entry)] if (docid := docids[position]) is not None}
         live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
@@ -88,11 +89,11 @@ def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
 
 def _counts(store: Store, history: Sequence[Manifest], positions: Positions) -> dict[str, int]:
     """Documents that are erased; their versions, where there are more; and versions of documents of which a newer one stays."""
-    docids = Counter(store.docids(entry.ids)[position] for entry in _corpora(history) for position in positions.get(_key(entry), ()))
+    docids = Counter(store.docids(entry)[position] for entry in _corpora(history) for position in positions.get(_key(entry), ()))
     current, stay = history[-1], set[str | None]()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
         left = set(range(entry.count)).difference(hidden, positions.get(_key(entry), ()))
-        stay |= docids.keys() & {store.docids(entry.ids)[position] for position in left}
+        stay |= docids.keys() & {store.docids(entry)[position] for position in left}
     counts = {"documents": len(docids.keys() - stay)}
     versions, replaced = (sum(docids[docid] for docid in chosen) for chosen in (docids.keys() - stay, stay))
     counts |= {"versions": versions} if versions > counts["documents"] else {}
@@ -118,7 +119,7 @@ def _check_shared(store: Store, history: Sequence[Manifest], positions: Position
     for sharing in users.values():
         for (key, entry), (other_key, other) in permutations(sharing.items(), 2):
             if alone := positions.get(key, set()) - positions.get(other_key, set()):
-                first, second = (store.docids(each.ids)[min(alone)] for each in (entry, other))
+                first, second = (store.docids(each)[min(alone)] for each in (entry, other))
                 raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
 
 
@@ -160,9 +161,12 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
     if part in ("rows", "words"):
         starts = [0, *accumulate(ids.passages)]
         numbers = [row for position in sorted(positions) for row in range(starts[position], starts[position + 1])]
-        if part == "words":
-            return blobs.put_words(blobs.words(name).without(numbers), since=since)
-        rows = blobs.arrays(name)["rows"].copy()
+        words = blobs.words(name) if part == "words" else None
+        rows = blobs.rows(name).rows.copy() if words is None else words.lengths
+        if len(rows) != starts[-1]:
+            raise DataError(f"holds {len(rows):,} passages, and the corpus {entry.name} has {starts[-1]:,}", path=blobs.folder / name)
+        if words is not None:
+            return blobs.put_words(words.without(numbers), since=since)
         rows[numbers] = 0.0
         return blobs.put_rows(rows, since=since)
     if part == "ids":
@@ -172,7 +176,7 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
         remaining = [(position, document) for position, document in opened if position not in positions]
         opened.close()
         return blobs.put_documents(remaining, since=since)
-    erased, queries = {ids.docids[position] for position in positions}, blobs.list(name)
+    erased, queries = {ids.docids[position] for position in positions}, blobs.list(name, part)
     if part == "probes":
         return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)

@@ -5,6 +5,7 @@ The queries of a batch are encoded together and scored together; each gets its h
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,8 +66,18 @@ def search_batch(
             if request.explain and hits:
                 passages = [retrieved.passages[number] for number in shown]
                 hits = explain_hits(generation, request, encoded.vectors[position], encoded.selection_of(position), passages, hits)
+            if not all(map(_is_finite, hits)):
+                raise ValueError("rows hold NaN or Inf")
             results.append(SearchResult(hits, encoded.truncated[position], certain))
     return results
+
+
+def _is_finite(hit: Hit) -> bool:
+    """Whether the scores of a hit are numbers: JSON can hold no others."""
+    numbers = [hit.score, hit.confidence]
+    if why := hit.why:
+        numbers += [why.learned, why.similarity, why.score_without, why.query_similarity, *(each.similarity for each in why.neighbors)]
+    return all(number is None or math.isfinite(number) for number in numbers)
 
 
 def _ranked(generation: Generation, requests: Sequence[SearchRequest], vectors: Floats) -> list[Retrieved]:
@@ -211,7 +222,8 @@ def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path
     queries = load_queries(corpus, split)
     docids = list(dict.fromkeys(docid for query in queries for docid in query.relevant))
     live = dict(zip(docids, generation.passages.contains(docids), strict=True))
-    result = rank_queries(generation.ranker, queries, in_index=live.__getitem__)
+    with generation.manifest.as_data_error(generation.store.folder):
+        result = rank_queries(generation.ranker, queries, in_index=live.__getitem__)
     if not result.query_ranks:
         what = f"has no annotated {split} queries" if not queries else f"has no {split} query whose document is in the index"
         raise DataError(f"the corpus {corpus.name} {what}", path=generation.store.folder)

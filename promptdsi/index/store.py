@@ -49,9 +49,20 @@ class Store:
         self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
         self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))
 
-    def docids(self, name: str) -> list[str | None]:
-        """The docids of an `ids` blob."""
-        return self.outline(name).docids
+    def docids(self, entry: Entry) -> list[str | None]:
+        """The docids of a corpus."""
+        return self._as_many(entry, self.outline(entry.ids)).docids
+
+    def hashed_docids(self, entry: Entry) -> list[tuple[str | None, str]]:
+        """The docids of a corpus, each with its content hash."""
+        ids = self._as_many(entry, self.ids(entry.ids))
+        return [(docid, ids.content_hash(position)) for position, docid in enumerate(ids.docids)]
+
+    def _as_many(self, entry: Entry, ids: Ids) -> Ids:
+        if len(ids.docids) != entry.count:
+            problem = f"holds {len(ids.docids):,} docids, and the corpus {entry.name} has {entry.count:,} documents"
+            raise DataError(f"{problem}; run `promptdsi verify`", path=self.blobs.folder / entry.ids)
+        return ids
 
     def commit_mark(self) -> bytes:
         """What CURRENT says, unchecked: it differs as soon as anything was committed, or another index lies here."""
@@ -60,7 +71,8 @@ class Store:
     def current(self) -> int:
         """The number of the current generation."""
         path = self.folder / "CURRENT"
-        if path.is_symlink() or any((self.folder / name).is_symlink() for name in FOLDERS):
+        self._check_links()
+        if path.is_symlink():
             raise DataError("holds links; an index holds its own files only", path=self.folder)
         if not path.exists():
             if self.begun() and is_held(self.folder):
@@ -82,6 +94,11 @@ class Store:
                 return self.current()
             raise DataError(f"and {manifest.name} do not belong together (sha256 differs); restore both from a copy", path=path)
         return int(match[1])
+
+    def _check_links(self) -> None:
+        """Raise DataError if a folder is a link: what is removed as a leftover would be somebody's own files."""
+        if any((self.folder / name).is_symlink() for name in (*FOLDERS, WORK)):
+            raise DataError("holds links; an index holds its own files only", path=self.folder)
 
     def begun(self) -> bool:
         """Whether a create is under way here, or was interrupted."""
@@ -170,7 +187,7 @@ class Store:
 
     def hide_erased(self, manifest: Manifest) -> Manifest:
         """The generation with every document that has no docid marked as deleted."""
-        docids = [docid for entry in manifest.corpora for docid in self.docids(entry.ids)]
+        docids = [docid for entry in manifest.corpora for docid in self.docids(entry)]
         erased = {number for number, docid in enumerate(docids) if docid is None}
         return replace(manifest, tombstones=tuple(sorted(erased.union(manifest.tombstones))))
 
@@ -178,8 +195,7 @@ class Store:
         """Raise DataError unless an index may be created here: in a new or empty folder, or where a create was interrupted."""
         if (self.folder / "CURRENT").exists():
             raise DataError("is an index already; add to it with `promptdsi add`, or create another elsewhere", path=self.folder)
-        if any((self.folder / name).is_symlink() for name in FOLDERS):
-            raise DataError("holds links; an index holds its own files only", path=self.folder)
+        self._check_links()
         if self.folder.exists() and not self.folder.is_dir():
             raise DataError("is a file; give a new or empty folder", path=self.folder)
         if self.folder.exists() and not self.begun() and any(not TEMPORARY.fullmatch(path.name) for path in self.folder.iterdir()):

@@ -22,7 +22,7 @@ from promptdsi.index.method_io import load_method, training_blobs
 from promptdsi.index.results import SyncReport
 from promptdsi.index.store import Store
 from promptdsi.index.teach import count_taught
-from promptdsi.index.update import Options, check_drift, learn_corpus, on_interrupt
+from promptdsi.index.update import Options, check_drift, learn_corpus, learning, on_interrupt
 
 
 class SyncFolder(NamedTuple):
@@ -57,7 +57,7 @@ def sync(
 ) -> SyncReport:
     """Bring an index in step with folders. `on_changes` is called with what is about to happen; the keywords are those of `Options`."""
     started, options, notes = time.monotonic(), Options(**keywords), notes or ReadNotes(skip=True)
-    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"), learning(store):
         parent = store.ready(training_blobs)
         options.check_probes(parent)
         changes = [_changes(source, notes) for source in sources_of(store, parent, folders)]
@@ -103,10 +103,9 @@ def _live_by_source(store: Store, manifest: Manifest) -> dict[str | None, dict[s
     live: dict[str | None, dict[str, tuple[int, str]]] = {}
     deleted, number = set(manifest.tombstones), 0
     for entry in manifest.corpora:
-        ids = store.ids(entry.ids)
-        for position, docid in enumerate(ids.docids):
+        for docid, content in store.hashed_docids(entry):
             if docid is not None and number not in deleted:
-                live.setdefault(entry.source, {})[docid] = (number, ids.content_hash(position))
+                live.setdefault(entry.source, {})[docid] = (number, content)
             number += 1
     return live
 

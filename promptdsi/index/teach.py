@@ -55,17 +55,8 @@ def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, 
         raise UsageError("no correction was given")
     with store.writing():
         parent = store.ready(Manifest.blobs)
-        before = Generation(store, parent, opening._replace(check=False))
-        lessons = _lessons(before, corrections)
-        encoded = before.encoder.encode([query for query, _ in corrections]).vectors
-        learned = [
-            _turned(before, lesson, [corrections[number][0] for number in lesson.queries], encoded[lesson.queries]) for lesson in lessons
-        ]
-        entries = _entries(before, lessons, learned)
-        tombstones = tuple(sorted({*parent.tombstones, *(lesson.number for lesson in lessons)}))
-        manifest = parent.next("teach", corpora=(*parent.corpora, *entries), tombstones=tombstones, event={"corrections": len(corrections)})
-        after = Generation(store, manifest, opening._replace(check=False))
-        report = _report(before, after, corrections)
+        with parent.as_data_error(store.folder):
+            manifest, report = _learn(store, parent, corrections, opening)
         if max_drift is not None and report.fall > max_drift:
             store.clean()
             raise PromptDSIError(
@@ -73,6 +64,21 @@ def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, 
                 f"more than --max-drift {max_drift}: they were not committed"
             )
         return replace(report, generation=store.commit(manifest).number)
+
+
+def _learn(store: Store, parent: Manifest, corrections: Sequence[Correction], opening: Opening) -> tuple[Manifest, TeachReport]:
+    """The next generation, its blobs written, and what it changes."""
+    before = Generation(store, parent, opening._replace(check=False))
+    lessons = _lessons(before, corrections)
+    encoded = before.encoder.encode([query for query, _ in corrections]).vectors
+    learned = [
+        _turned(before, lesson, [corrections[number][0] for number in lesson.queries], encoded[lesson.queries]) for lesson in lessons
+    ]
+    entries = _entries(before, lessons, learned)
+    tombstones = tuple(sorted({*parent.tombstones, *(lesson.number for lesson in lessons)}))
+    manifest = parent.next("teach", corpora=(*parent.corpora, *entries), tombstones=tombstones, event={"corrections": len(corrections)})
+    after = Generation(store, manifest, opening._replace(check=False))
+    return manifest, _report(before, after, corrections)
 
 
 def count_taught(store: Store, manifest: Manifest, numbers: Collection[int]) -> int:
@@ -187,7 +193,7 @@ def _report(before: Generation, after: Generation, corrections: Sequence[Correct
         (probe["text"], {docid for docid in probe["docids"] if before.live_row(docid) is not None})
         for entry in before.manifest.corpora
         if entry.probes
-        for probe in before.store.blobs.list(entry.probes)
+        for probe in before.store.blobs.list(entry.probes, "probes")
     ]
     probes = [(query, docids) for query, docids in probes if docids]
     hits = [sum(_rank(generation, query, docids) <= 10 for query, docids in probes) for generation in (before, after)]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
-from promptdsi.errors import PromptDSIError, UsageError
+from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.arrivals import check_corpus, check_dev_queries, corpus_name, select_new, unique_name
 from promptdsi.index.file_checks import STORES
 from promptdsi.index.lock import writing
@@ -111,7 +111,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
     """Train the next corpus and commit a generation; documents that are in the index already cost nothing."""
     started = time.monotonic()
     check_corpus(corpus)
-    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"):
+    with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"), learning(store):
         parent = store.ready(training_blobs)
         new, replaced = select_new(store, parent, corpus, update=options.update)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
@@ -141,7 +141,7 @@ def tune(store: Store, options: Options) -> list[Report]:
     A corpus whose documents are all deleted has nothing to train.
     """
     reports: list[Report] = []
-    with store.writing(), on_interrupt(f"{store.folder} keeps what was tuned until then; run the same command again"):
+    with store.writing(), on_interrupt(f"{store.folder} keeps what was tuned until then; run the same command again"), learning(store):
         parent = store.ready(training_blobs)
         options.check_probes(parent)
         live = [entry.count > len(deleted) for entry, deleted in zip(parent.corpora, parent.deleted_positions(), strict=True)]
@@ -265,6 +265,16 @@ def on_interrupt(message: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(message) from None
+
+
+@contextlib.contextmanager
+def learning(store: Store) -> Iterator[None]:
+    """What fails over rows and prompts that were read is an error of the index: somebody else may have made them."""
+    try:
+        yield
+    except (ValueError, LookupError, ArithmeticError, TypeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"nothing can be learned over it ({reason}); run `promptdsi verify`", path=store.folder) from error
 
 
 def _load_seeded(store: Store, parent: Manifest, options: Options, last: int | None = None) -> PromptDSI:

@@ -23,7 +23,7 @@ def upgrade(store: Store) -> Manifest:
         parent = store.ready(training_blobs)
         if parent.statistics:
             raise UsageError(f"{store.folder} has words already")
-        if parent.store != "text":
+        if parent.store != "text" or not all(entry.documents for entry in parent.corpora):
             raise PromptDSIError(f"{store.folder} stores no text (--store {parent.store}) to take words from; create it anew")
         corpora, words = [], []
         for entry in parent.corpora:

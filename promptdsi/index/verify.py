@@ -77,7 +77,7 @@ def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
     deleted, number = set(manifest.tombstones), 0
     live: Counter[str] = Counter()
     for entry in manifest.corpora:
-        for docid in store.docids(entry.ids):
+        for docid in store.outline(entry.ids).docids:
             if docid is None and number not in deleted:
                 yield f"document {number} has no docid and is not deleted"
             if docid is not None and number not in deleted:

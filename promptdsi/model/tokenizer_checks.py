@@ -6,21 +6,23 @@ So each of its parts must be one of those below, with values in range; what they
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from promptdsi.checks import Check, choice, integer, items, optional, parse_json, plain, real, record, shown, table, text, truth, within
 
-MOST_MEMORY = 1 << 30  # bytes of its JSON
-MOST_TOKENS = 1 << 24
+MOST_MEMORY = 512 << 20  # bytes of its JSON
+MOST_TOKENS = 1 << 20  # four times as many as any backbone we read has
 MOST_ADDED = 100_000
 TOKEN = text(1_000)
 WORD_CHARACTERS = 1_000  # WordPiece takes time with the square of the longest word
-PARTS, NESTING = 16, 3  # of a sequence, and of sequences in each other
+PIECES = 16  # of a template
+PARTS = 8  # of a sequence, in which nothing but a replacement may occur twice: a second pass over bytes would double their number
 PATTERNS = ({"Regex": " {2,}"}, {"String": " "}, {"String": "``"}, {"String": "''"}, {"String": "\u2581"})  # none makes a text longer
 REPLACEMENTS = ("\u2581", " ", "", '"')
-PRECOMPILED = text(4 << 20)  # character map of SentencePiece, in base64
+LONGEST_CHARSMAP, LONGEST_REPLACEMENT = 4 << 20, 64  # characters of the map in base64; bytes that a character may become
 
 Fields = Mapping[str, Check]
 
@@ -71,16 +73,15 @@ def library_errors() -> Iterator[None]:
         raise ValueError(f"the tokenizer cannot be used: {str(error)[:200]}") from None
 
 
-def part(kinds: Mapping[str, Fields], depth: int = NESTING) -> Check:
+def part(kinds: Mapping[str, Fields], *, inner: bool = False) -> Check:
     """null, one of some kinds of parts, or a sequence of them."""
 
     def check(value: Any) -> None:
         if value is None:
             return
         kind = value.get("type") if isinstance(value, dict) else None
-        if kind == "Sequence" and depth:
-            fields = dict.fromkeys(("normalizers", "pretokenizers", "processors", "decoders"), items(part(kinds, depth - 1), PARTS))
-            record({"type": plain}, fields)(value)
+        if kind == "Sequence" and not inner:
+            record({"type": plain}, dict.fromkeys(SEQUENCES, _parts(kinds)))(value)
             return
         if not isinstance(kind, str) or kind not in kinds:
             raise ValueError(f" is of the kind {shown(kind)}, which no backbone we read has; there are {', '.join(kinds)}")
@@ -89,11 +90,39 @@ def part(kinds: Mapping[str, Fields], depth: int = NESTING) -> Check:
     return check
 
 
+def _parts(kinds: Mapping[str, Fields]) -> Check:
+    """The parts of a sequence."""
+    listed = items(part(kinds, inner=True), PARTS)
+
+    def check(value: Any) -> None:
+        listed(value)
+        names = [entry["type"] for entry in value if entry is not None and entry["type"] != "Replace"]
+        if len(set(names)) < len(names):
+            raise ValueError(" has a part twice")
+
+    return check
+
+
+def _charsmap(value: Any) -> None:
+    """The character map of SentencePiece in base64: the size of a trie in bytes, the trie, and what characters become, each ended by 0."""
+    text(LONGEST_CHARSMAP)(value)
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except ValueError:
+        raise ValueError(" is no base64") from None
+    size = int.from_bytes(raw[:4], "little")
+    if not 4 <= size <= len(raw) - 4 or size % 4:  # the library takes as much memory as it says
+        raise ValueError(" says another size than it has")
+    if max(map(len, raw[4 + size :].split(b"\0"))) > LONGEST_REPLACEMENT:
+        raise ValueError(f" lets a character become more than {LONGEST_REPLACEMENT} bytes")
+
+
 def _pattern(value: Any) -> None:
     if value not in PATTERNS:
         raise ValueError(f" is {shown(value)}, which no backbone we read has")
 
 
+SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 NOTHING: Fields = {}
 REPLACE: Fields = {"pattern": _pattern, "content": choice(REPLACEMENTS)}
 METASPACE: Fields = {
@@ -112,7 +141,7 @@ NORMALIZERS: dict[str, Fields] = {
     **dict.fromkeys(("Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Nmt"), NOTHING),
     "Strip": {"strip_left": truth, "strip_right": truth},
     "Replace": REPLACE,
-    "Precompiled": {"precompiled_charsmap": optional(PRECOMPILED)},
+    "Precompiled": {"precompiled_charsmap": optional(_charsmap)},
 }
 PRE_TOKENIZERS: dict[str, Fields] = {
     **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit"), NOTHING),
@@ -133,19 +162,23 @@ DECODERS: dict[str, Fields] = {
 
 
 def _post_processors(ids: Check) -> dict[str, Fields]:
-    pieces = items(record({}, dict.fromkeys(("SpecialToken", "Sequence"), record({"id": TOKEN, "type_id": integer(0, 100)}))), PARTS)
-    special = record({"id": TOKEN, "ids": items(ids, PARTS), "tokens": items(TOKEN, PARTS)})
+    pieces = items(record({}, dict.fromkeys(("SpecialToken", "Sequence"), record({"id": TOKEN, "type_id": integer(0, 100)}))), PIECES)
+    special = record({"id": TOKEN, "ids": items(ids, PIECES), "tokens": items(TOKEN, PIECES)})
     token = _pair(ids)
     return {
         "BertProcessing": {"sep": token, "cls": token},
         "RobertaProcessing": {"sep": token, "cls": token, "trim_offsets": truth, "add_prefix_space": truth},
-        "TemplateProcessing": {"single": pieces, "pair": pieces, "special_tokens": table(TOKEN, special, PARTS)},
+        "TemplateProcessing": {"single": pieces, "pair": pieces, "special_tokens": table(TOKEN, special, PIECES)},
         "ByteLevel": BYTE_LEVEL,
     }
 
 
 def _check_template(processor: Mapping[str, Any]) -> None:
-    """The library ends the thread at a template with a token that is not among the special ones."""
+    """Raise ValueError at a template that would end the library: with a token that is not among the special ones, or a text twice."""
+    for name in ("single", "pair"):
+        texts = [piece["Sequence"]["id"] for piece in processor.get(name, ()) if "Sequence" in piece]
+        if not set(texts) <= {"A", "B"} or len(set(texts)) < len(texts):
+            raise ValueError(f"the tokenizer.post_processor.{name} has a text twice, or one that there is not")
     pieces, special = [*processor.get("single", ()), *processor.get("pair", ())], processor.get("special_tokens", {})
     tokens = [piece["SpecialToken"]["id"] for piece in pieces if "SpecialToken" in piece]
     if missing := [token for token in tokens if token not in special]:

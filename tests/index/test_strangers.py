@@ -1,6 +1,7 @@
 """An index from somebody else (R34): whatever its files hold, with right checksums, each command gives an answer or one sentence in bounds.
 
-The commands run in a child process (`tests/onlooker.py`), which measures what each took. `make soak` does the same with random forgeries.
+The commands run in a child process (`tests/onlooker.py`), where each may take 5 s of the processor and 1 GiB. For commands that write see
+`test_strangers_writers.py`; `make soak` does the same with random forgeries.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from promptdsi.checks import check_depth, parse_json
 from promptdsi.index import strangers
 from promptdsi.model.tokenizer_checks import check_tokenizer
 
-MOST_SECONDS, MOST_MIB = 5.0, 1024.0  # of processor time and of memory, for one command
-
 
 @pytest.fixture(scope="module")
 def onlooker() -> Iterator[Onlooker]:
@@ -42,7 +41,6 @@ def look(onlooker: Onlooker, folder: Path, *more: list[str]) -> list[Look]:
     looks = onlooker.look(search, ["info", at], ["log", at], ["verify", at, "--quiet"], *more)
     for look in looks:
         assert look.outcome in ("answer", "sentence"), f"{look.command}: {look.outcome}: {look.says}"
-        assert look.seconds < MOST_SECONDS and look.mib < MOST_MIB, look
     return looks
 
 
@@ -80,9 +78,13 @@ WRONG_FIELDS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("field", "value", "says"), WRONG_FIELDS, ids=lambda value: json.dumps(value)[:30])
-def test_a_manifest_of_wrong_types_is_one_sentence(onlooker: Onlooker, forgery: Path, field: str, value: Any, says: str) -> None:
+def test_a_manifest_of_wrong_types_is_one_sentence(
+    onlooker: Onlooker, forgery: Path, corpora: list[Corpus], field: str, value: Any, says: str
+) -> None:
     forged.manifest(forgery, lambda content: content.update({field: value}))
-    assert {outcome.outcome for outcome in look(onlooker, forgery)} == {"sentence"}
+    corpora[2].write(forgery.parent / "d2")
+    looks = look(onlooker, forgery, ["add", str(forgery), str(forgery.parent / "d2"), "--device", "cpu"])
+    assert {outcome.outcome for outcome in looks} == {"sentence"}
     with pytest.raises(DataError, match=says):
         Index.open(forgery)
 
@@ -196,7 +198,7 @@ def unaligned(folder: Path) -> None:
 
 VIEW = "ALTER TABLE documents RENAME TO old; CREATE VIEW documents AS "
 COUNTING = "WITH RECURSIVE n(place) AS (SELECT 0 UNION ALL SELECT place + 1 FROM n) SELECT place, 'a' AS docid, '' AS title, "
-DOUBLING = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 16}
+DOUBLING = {"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 8}
 HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "ten million layers": (config(layers=10**7), "config.layers is 10000000"),
     "a thousand layers": (config(layers=1000), "a larger encoder than its blob"),
@@ -323,7 +325,7 @@ def test_tokenizers_of_the_backbones_are_accepted() -> None:
         "normalizer": {
             "type": "Sequence",
             "normalizers": [
-                {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+                {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="},
                 {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
             ],
         },
@@ -335,15 +337,19 @@ def test_tokenizers_of_the_backbones_are_accepted() -> None:
 
 
 def test_a_path_of_thousands_of_characters_can_be_searched_and_written(original: Path, tmp_path: Path, corpora: list[Corpus]) -> None:
+    """The documents of such an index could not be opened, though `delete` committed."""
     deep = tmp_path
-    while len(str(deep)) < 3700:
-        deep /= "a" * 180
+    while (left := 3900 - len(f"{deep}/index")) > 1:
+        deep /= "a" * min(180, left - 1 if left - 1 < 200 else 180)
     deep.mkdir(parents=True)
     place = small.copied(original, deep / "index")
+    assert len(str(place)) in (3899, 3900)
     index = Index.open(place, device="cpu")
     assert small.signature(index) == small.signature(original)
     index.add(corpora[2], name="more", fast=True)
+    index.delete(corpora[0].documents[0].docid)
     assert index.get(corpora[2].documents[0].docid) == corpora[2].documents[0] and index.verify().problems == []
+    assert corpora[0].documents[0].docid not in {docid for docid, *_ in small.signature(index)}
 
 
 def test_verify_untrusted_says_what_it_checked(place: Path, run: Any) -> None:
