@@ -29,6 +29,7 @@ from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig, torch_device
+from promptdsi.model.rows import CHUNK
 from promptdsi.training.encoding import encode_batches
 from promptdsi.training.examples import PASSAGE, TrainingPair
 
@@ -147,7 +148,7 @@ def write_corpus(
 ) -> Entry:
     """Write the blobs of a corpus that was just trained; `documents` says what is stored of them, `kept_pairs` are queries to store."""
     block, blobs = method.model_.rows.blocks[-1], store.blobs
-    if not bool(torch.isfinite(block).all()):
+    if not all(bool(torch.isfinite(piece).all()) for piece in block.detach().split(CHUNK)):
         raise PromptDSIError(f"the rows of {corpus.name} are not finite; nothing is stored")
     entry = Entry(
         name=name,
