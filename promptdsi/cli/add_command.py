@@ -14,6 +14,7 @@ from promptdsi.cli.console import (
     SEEDS,
     CorpusPath,
     IndexPath,
+    On,
     Output,
     ReadOptions,
     Runtime,
@@ -72,6 +73,7 @@ def create(
     corpus_options: CorpusOptions,
     read_options: ReadOptions,
     seed: Seed = 0,
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
@@ -84,13 +86,13 @@ def create(
     if helped():
         return
     from promptdsi.index.index import Index
-    from promptdsi.training.distributed import leading
+    from promptdsi.training.ray_helpers import leading_on
 
     params = parse_settings(settings or [])
     chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": runtime.device, "offline": runtime.offline}
     options: dict[str, Any] = chosen | {"method": method, "preset": preset, "effort": effort, "words": words}
     options |= {"params": params, "store": store} | asdict(corpus_options)
-    with leading():
+    with leading_on(on):
         created = Index.create(index, lambda: read_options.read(corpus, output), **options, **report_progress(output))
     assert created.report is not None
     show_report(created.report, index, output)

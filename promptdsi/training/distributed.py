@@ -80,8 +80,12 @@ class World(NamedTuple):
 
 
 def work_alone() -> None:
-    """From now on this process trains alone: the others that torchrun started have ended."""
+    """From now on this process trains alone: the others have ended."""
+    import torch.distributed as dist
+
     os.environ["WORLD_SIZE"] = "1"
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def join() -> World:
