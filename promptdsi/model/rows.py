@@ -66,6 +66,7 @@ class Rows(nn.Module):
     def replace_last(self, rows: Tensor) -> None:
         """Put trained rows into the place of the newest block, which stood for them."""
         self.blocks[-1] = nn.Parameter(rows)
+        self._merged = (0, [])
 
     def learn_last(self) -> None:
         """Let the newest block learn: it was added untrained."""

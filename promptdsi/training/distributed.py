@@ -113,7 +113,8 @@ def leading() -> Iterator[None]:
     try:
         yield
         if _leading:
-            broadcast(b"")
+            with contextlib.suppress(RuntimeError):  # a helper that ends before the others heard of it closes its connections
+                broadcast(b"")
     finally:
         _leading = False
 
@@ -139,7 +140,16 @@ def broadcast(content: bytes = b"") -> bytes:
     size = world.first(torch.tensor([len(content)]))
     if not int(size):
         return b""
-    return _bytes(world.first(torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)))
+    buffer = bytearray(content) if world.rank == 0 else bytearray(int(size))
+    return _bytes(world.first(torch.frombuffer(buffer, dtype=torch.uint8)))
+
+
+def receive_work() -> bytes:
+    """What the first process broadcasts next; nothing when its work has ended, or it has, which its own exit code explains."""
+    try:
+        return broadcast()
+    except RuntimeError:
+        return b""
 
 
 def scatter(read: Callable[[int], bytes], world: World) -> bytes:

@@ -21,7 +21,7 @@ from promptdsi.model.path import Numbers, unit
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.tokenizer import TokenIds, Tokenizer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import broadcast, gather, join, team
+from promptdsi.training.distributed import broadcast, gather, join, receive_work, team
 from promptdsi.training.encoding import autocast
 from promptdsi.training.examples import Examples, Siblings
 from promptdsi.training.sharded import FirstRows, ShardedRows, SharedVectors
@@ -146,7 +146,7 @@ def _train(
 def help_training() -> None:
     """In a helper process of torchrun: train together with the first process whenever it does, until its work has ended."""
     world = join()
-    while content := broadcast():
+    while content := receive_work():
         work, model, examples, tokenizer = _unpacked(content)
         first = FirstRows(work.first)
         rows = ShardedRows(first.share(model, examples, tokenizer, work.count, world, silent), work.count, world)

@@ -13,6 +13,7 @@ import pickle
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -116,8 +117,8 @@ def together(size: int, work: Callable[[], None]) -> bool:
         torch.set_num_threads(1)
         try:
             help_training() if rank else work()
-        except BaseException as error:
-            print(f"rank {rank} of {size}: {error!r}"[:500], file=sys.stderr, flush=True)
+        except BaseException:
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     codes = [os.waitpid(children[0], 0)[1]]

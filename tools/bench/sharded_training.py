@@ -95,7 +95,7 @@ def work(learn: str, folder: Path, rows: int, queries: int) -> None:
         help_training()
         return print(json.dumps({"mib": evidence.peak_mib() - before}))
     torch.manual_seed(0)
-    config = EncoderConfig(family="bert", width=WIDTH, layers=1, heads=2, feed_forward=64, vocabulary=VOCABULARY, positions=32)
+    config = EncoderConfig(family="bert", width=WIDTH, layers=2, heads=2, feed_forward=64, vocabulary=VOCABULARY, positions=32)
     model = DSI(Encoder(config), make_strategy("none"), pooling="mean", normalize=True, scale=20.0).eval()
     tokenizer = word_tokenizer()
     rng = np.random.default_rng(0)
