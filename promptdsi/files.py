@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import json
+import math
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from promptdsi.errors import DataError
 
@@ -155,3 +157,23 @@ def user_cache() -> Path:
 def offline_by_environment() -> bool:
     """Whether the environment forbids downloads, by the variable of the Hugging Face libraries."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+TENSOR_TYPES = ("U64", "I64", "F64", "F32", "U32", "I32", "U16", "I16", "I8", "U8")  # the largest first: every tensor is then aligned
+
+
+def tensor_header(tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapping[str, str]) -> tuple[list[str], bytes]:
+    """The header of a safetensors file, as the library writes it, from types and shapes; and the order in which the contents follow.
+
+    For tensors that are never in memory as a whole: the library writes only such as are.
+    """
+    order = sorted(tensors, key=lambda name: (TENSOR_TYPES.index(tensors[name][0]), name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    end = 0
+    for name in order:
+        kind, shape = tensors[name]
+        begin, end = end, end + math.prod(shape) * int(kind[1:]) // 8
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [begin, end]}
+    content = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    content += b" " * (-len(content) % 8)
+    return order, len(content).to_bytes(8, "little") + content

@@ -14,6 +14,7 @@ from promptdsi.cli.console import (
     SEEDS,
     CorpusPath,
     IndexPath,
+    On,
     Output,
     ReadOptions,
     Runtime,
@@ -72,6 +73,7 @@ def create(
     corpus_options: CorpusOptions,
     read_options: ReadOptions,
     seed: Seed = 0,
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
@@ -81,15 +83,17 @@ def create(
     last checkpoint.
     """
     use_threads(runtime.threads)
+    if helped():
+        return
     from promptdsi.index.index import Index
+    from promptdsi.training.ray_helpers import leading_on
 
     params = parse_settings(settings or [])
     chosen = {"prompts": prompts, "backbone": backbone, "seed": seed, "device": runtime.device, "offline": runtime.offline}
-    if is_helper():
-        return Index.help_create(method, preset, effort, params | {key: value for key, value in chosen.items() if value is not None})
     options: dict[str, Any] = chosen | {"method": method, "preset": preset, "effort": effort, "words": words}
     options |= {"params": params, "store": store} | asdict(corpus_options)
-    created = Index.create(index, lambda: read_options.read(corpus, output), **options, **report_progress(output))
+    with leading_on(on):
+        created = Index.create(index, lambda: read_options.read(corpus, output), **options, **report_progress(output))
     assert created.report is not None
     show_report(created.report, index, output)
 
@@ -132,10 +136,13 @@ def tune(
     output: Output,
 ) -> None:
     """Train what is not trained yet. That is what was created with --effort quick or added with --fast; one generation for each corpus."""
-    if not works_alone():
-        return
     use_threads(runtime.threads)
-    reports = open_index(index, device=runtime.device).tune(effort=effort, max_drift=max_drift, seed=seed, **report_progress(output))
+    if helped():
+        return
+    from promptdsi.training.distributed import leading
+
+    with leading():
+        reports = open_index(index, device=runtime.device).tune(effort=effort, max_drift=max_drift, seed=seed, **report_progress(output))
     if not reports:
         output.say("nothing to tune: no corpus was added with --fast")
     for report in reports:
@@ -188,6 +195,15 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 def is_helper() -> bool:
     """Whether torchrun started this process to help the first one, which alone locks, reads and commits."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and os.environ.get("RANK", "0") != "0"
+
+
+def helped() -> bool:
+    """In a helper process: train with the first one until its work has ended. False in the first process, at once."""
+    if is_helper():
+        from promptdsi.training.shared_stages import help_training
+
+        help_training()
+    return is_helper()
 
 
 def works_alone() -> bool:

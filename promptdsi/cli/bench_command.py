@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from promptdsi.cli.add_command import is_helper
+from promptdsi.cli.add_command import helped
 from promptdsi.cli.console import Json, Offline, Output, Threads, print_json, print_table, use_threads
 from promptdsi.errors import UsageError
 from promptdsi.wording import counted
@@ -39,10 +39,7 @@ def run(
     import time
 
     use_threads(threads)
-    if is_helper():
-        from promptdsi.training.stages import help_training
-
-        help_training()
+    if helped():
         return
     from promptdsi.bench.plan import read_experiment, unique_runs
     from promptdsi.bench.runner import Runner

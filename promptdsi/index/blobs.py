@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,7 @@ from promptdsi.corpus.corpus import Document
 from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, open_plain, read_plain, sha256_of
+from promptdsi.files import adopt, atomic_write, discard, naming, open_plain, read_plain, sha256_of, tensor_header
 from promptdsi.index.documents import write_documents
 from promptdsi.index.file_checks import HASH, LISTS, MOST_TOKENIZER, NAME, check_ids
 
@@ -63,14 +65,20 @@ class Blobs:
         return self.put_json({"since": since, "entries": entries})
 
     def put_rows(self, rows: NDArray[np.float32], *, since: int) -> str:
-        """Store rows (n, D) with their quantized codes, which a search reads first."""
-        from safetensors.numpy import save
-
+        """Store rows (n, D) with their quantized codes, which a search reads first; panel by panel, as rows may be mapped from a file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".rows.")
         try:
-            tensors = {"rows": np.ascontiguousarray(rows), "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict()
+            with naming(self.folder), os.fdopen(handle, "wb") as file:
+                _write_rows(file, rows, since=since)
+            blob = f"{sha256_of(Path(name))}.safetensors"
+            if not self._is_intact(blob):
+                adopt(Path(name), self.folder / blob)
+            return blob
         except ValueError as error:
             raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
-        return self.put(save(tensors, {"since": str(since)}), "safetensors")
+        finally:
+            discard(Path(name))
 
     def put_words(self, postings: Postings, *, since: int) -> str:
         """Store the words of a corpus."""
@@ -207,6 +215,26 @@ class Blobs:
     def _is_intact(self, name: str) -> bool:
         path = self.folder / name
         return is_plain(path) and sha256_of(path) == name[:HASH]
+
+
+def _write_rows(file: IO[bytes], rows: NDArray[np.float32], *, since: int) -> None:
+    """Write rows and codes as the safetensors library would if they were all in memory."""
+    counts: dict[str, tuple[str, list[int]]] = {name: ("F32", [len(rows)]) for name in ("scale", "error", "length")}
+    counts |= {"rows": ("F32", list(rows.shape)), "panels": ("I8", [rows.size]), "shift": ("I32", [len(rows)]), "panel": ("I32", [1])}
+    order, header = tensor_header(counts, {"since": str(since)})
+    file.write(header)
+    position = dict(zip(order, accumulate((_bytes(*counts[name]) for name in order), initial=len(header)), strict=False))
+    for first in range(0, max(len(rows), 1), PANEL):
+        part = np.ascontiguousarray(rows[first : first + PANEL])
+        for name, array in ({"rows": part} | quantize(part)._asdict()).items():
+            file.seek(position[name])
+            position[name] += file.write(array.data)
+    file.seek(position["panel"])
+    file.write(np.array([PANEL], np.int32).data)
+
+
+def _bytes(kind: str, shape: Sequence[int]) -> int:
+    return math.prod(shape) * int(kind[1:]) // 8
 
 
 def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> QuantizedRows | None:

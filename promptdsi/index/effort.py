@@ -28,7 +28,6 @@ from promptdsi.index.update import MACHINE, Options, changed_by_d0, commit_train
 from promptdsi.methods.options import flatten_params, merge_params
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.model.backbone import load_backbone
-from promptdsi.training.distributed import share_corpus
 
 LEVELS = [what["learn"] for what in EFFORTS.values()]
 
@@ -112,7 +111,6 @@ def _train(store: Store, parent: Manifest, corpus: Corpus, method: PromptDSI, op
     pairs = method.training_pairs(corpus)
     if options.on_start:
         options.on_start(estimate_work(method, corpus, pairs, first=True)._replace(searchable=True, efforts=()))
-    share_corpus(corpus)
     # Words of the queries that were there at create count on, though the queries themselves may not be stored.
     method.fit(corpus, pairs=pairs, words=before.words_, checkpoint=store.folder / WORK, progress=options.progress)
     rows = store.blobs.put_rows(method.model_.rows.blocks[0].detach().cpu().numpy(), since=entry.since)

@@ -74,13 +74,6 @@ class Index:
         index.report = report
         return index
 
-    @staticmethod
-    def help_create(method: str, preset: str, effort: str | None, params: Mapping[str, Any]) -> None:
-        """In a helper process of torchrun: train together with the first process, which runs `create` and writes the index."""
-        from promptdsi.index import method_io, update
-
-        update.help_create(method, preset, {**method_io.effort_params(effort), **params})
-
     @classmethod
     def open(
         cls,

@@ -29,6 +29,8 @@ from promptdsi.methods.options import current_params, merge_params
 from promptdsi.methods.promptdsi import PRESETS, PromptDSI
 from promptdsi.methods.saving import DocumentBlock, Learned, SavedWords, assemble, to_bytes
 from promptdsi.model.config import EncoderConfig, torch_device
+from promptdsi.model.rows import CHUNK
+from promptdsi.training.distributed import team
 from promptdsi.training.encoding import encode_batches
 from promptdsi.training.examples import PASSAGE, TrainingPair
 
@@ -149,7 +151,7 @@ def write_corpus(
 ) -> Entry:
     """Write the blobs of a corpus that was just trained; `documents` says what is stored of them, `kept_pairs` are queries to store."""
     block, blobs = method.model_.rows.blocks[-1], store.blobs
-    if not bool(torch.isfinite(block).all()):
+    if not all(bool(torch.isfinite(piece).all()) for piece in block.detach().split(CHUNK)):
         raise PromptDSIError(f"the rows of {corpus.name} are not finite; nothing is stored")
     entry = Entry(
         name=name,
@@ -218,7 +220,7 @@ def estimate_work(method: PromptDSI, corpus: Corpus, pairs: Sequence[TrainingPai
     document_tokens = [len(whole_text(document)) / CHARACTERS_PER_TOKEN for document in corpus.documents]
     speed = _tokens_per_second(method, [pair.text for pair in pairs[:256]] or [document.text for document in corpus.documents[:32]])
     new = len(method.passages(corpus).docids)
-    width, rows = method.model_.rows.width, len(method.model_.rows) + new
+    width, rows = method.model_.rows.width, -(-(len(method.model_.rows) + new) // team().size)  # of each process
     generated = method.pseudo_queries * new  # at most; exact once there are pairs
     lengths = [len(pair.text) for pair in pairs] or [*map(len, annotated), *[CHARACTERS_PER_SPAN] * generated]
     encode = sum(min(tokens, limit) for tokens in document_tokens) / speed

@@ -35,7 +35,7 @@ FOLDERS = ("blobs", "generations", "records")
 WORK = ".learning"  # checkpoints of a create that is under way
 MARK = ".creating"  # exists while a create is under way: a folder that has it may be started again
 # Files that have not got their name yet. Other hidden files are not ours to remove.
-TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents)\..+")
+TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents|rows)\..+")
 
 
 class Store:

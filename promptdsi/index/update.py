@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.method_io import (
     estimate_work,
     load_method,
-    make_method,
     measure_drift,
     measure_training,
     stored_corpus,
@@ -33,7 +32,6 @@ from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.saving import to_bytes
 from promptdsi.model.backbone import load_backbone
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import receive_corpus, share_corpus
 from promptdsi.training.encoding import encode_once
 from promptdsi.training.examples import TrainingPair
 
@@ -88,7 +86,6 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
     with writing(store.folder), on_interrupt(f"{store.folder} is not finished; run the same command again to go on"):
         store.check_new()  # again: another create may have ended meanwhile
         store.clean_unfinished()
-        share_corpus(corpus)
         try:
             method.fit(corpus, pairs=pairs, checkpoint=store.folder / WORK, progress=options.progress)
         except (PromptDSIError, OSError):
@@ -100,11 +97,6 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
         fast, tunable = options.fast, options.store == "text"
         report = Report(1, "create", name, added=len(corpus), fast=fast, tunable=tunable)
         return commit_trained(store, manifest, method, corpus, pairs, report, started, options)
-
-
-def help_create(method: str, preset: str, params: Mapping[str, Any]) -> None:
-    """In a helper process of torchrun: train D0 together with the process that runs `create`."""
-    make_method(method, preset, params).fit(receive_corpus())
 
 
 def add(store: Store, corpus: Corpus, options: Options) -> Report:

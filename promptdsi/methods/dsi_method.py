@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from promptdsi.corpus.corpus import Corpus
+from promptdsi.corpus.corpus import Corpus, whole_text
 from promptdsi.engine.words import WordTable
 from promptdsi.errors import UsageError
 from promptdsi.methods.base import Method
@@ -26,8 +27,12 @@ from promptdsi.model.dsi import seeded
 from promptdsi.model.path import unit
 from promptdsi.model.prompts import PromptStrategy, make_strategy
 from promptdsi.progress import Progress, silent
+from promptdsi.training.checkpoint import checksum_of
+from promptdsi.training.distributed import team
 from promptdsi.training.encoding import mean_by_position
 from promptdsi.training.examples import Examples, TrainingPair, tokenize_pairs, training_pairs_of
+from promptdsi.training.sharded import FirstRows
+from promptdsi.training.shared_stages import learn_together
 from promptdsi.training.stages import RowOptions, learn_everything, learn_rows
 from promptdsi.training.training import FirstTraining, TrainingLog
 
@@ -73,16 +78,37 @@ class DSIMethod(VectorSearch, Method):
         options = self.fit_options
         self.start(load_backbone(self.backbone, offline=self.offline))
         pairs = self.training_pairs(corpus) if pairs is None and options.learn != "nothing" else pairs or ()
-        rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
-        self.model_.rows.grow(self.passages(corpus).docids, rows)
-        log = TrainingLog()
+        if options.learn != "everything":
+            self.model_.encoder.freeze()
+        docids, log = self.passages(corpus).docids, TrainingLog()
         keywords: dict[str, Any] = {"seed": self.seed, "checkpoint": checkpoint, "progress": progress}
+        if checkpoint:
+            keywords["begins"] = self._begins(corpus)
+        if 1 < team().size <= len(docids):
+            return self._freeze_d0(corpus, [self._fit_together(corpus, pairs, keywords)], pairs, words)
+        rows = self.initial_rows(corpus, options.row_init, norm=1.0, pairs=pairs, progress=progress)
+        self.model_.rows.grow(docids, rows)
         if options.learn == "everything":
             log = learn_everything(self.model_, self.examples(pairs), self.tokenizer_, options, **keywords)
         elif options.learn == "rows":
-            self.model_.encoder.freeze()
             log = learn_rows(self.model_, self.examples(pairs), self.tokenizer_, options, self.first_limits(), **keywords)
         return self._freeze_d0(corpus, [log], pairs, words)
+
+    def _fit_together(self, corpus: Corpus, pairs: Pairs, keywords: dict[str, Any]) -> TrainingLog:
+        """Train D0 with the processes that help: each has a share of the rows from the start."""
+        options, docids = self.fit_options, self.passages(corpus).docids
+        first = self.first_rows(corpus, options.row_init)
+        self.model_.rows.grow(docids, torch.zeros(1, 1).expand(len(docids), self.model_.rows.width))  # no memory: rows that are elsewhere
+        examples = self.examples(pairs) if options.learn != "nothing" else None
+        what = "learning D0" if options.learn == "everything" else "learning rows"
+        limits = self.first_limits()
+        return learn_together(options.learn, self.model_, examples, self.tokenizer_, options, limits, first=first, what=what, **keywords)
+
+    def _begins(self, corpus: Corpus) -> str:
+        """A checksum of what D0's rows begin as: the same for any number of processes."""
+        settings = [self.fit_options.row_init, self.seed, self.encoding.document_tokens, self.encoding.document_windows]
+        texts = (whole_text(document) + "\0" for document in self.passages(corpus).documents())
+        return checksum_of(settings, (np.frombuffer(text.encode(), np.uint8) for text in texts))
 
     def first_limits(self) -> RowOptions:
         """What bounds D0's rows where only they train."""
@@ -95,7 +121,7 @@ class DSIMethod(VectorSearch, Method):
             if params[option] != other[option]:
                 raise UsageError(f"{option}={params[option]!r}, but D0 was learned with {other[option]!r}")
         self.start(Backbone(d0.backbone, copy.deepcopy(d0.model_.encoder), d0.tokenizer_, d0.encoding.pooling))
-        rows = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks])
+        rows = torch.cat([block.detach().clone() for block in d0.model_.rows.blocks]).to(self.model_.device)
         self.model_.rows.grow(list(d0.model_.rows.docids), rows)
         return self._freeze_d0(corpus, list(d0.logs_), None, None)
 
@@ -156,17 +182,25 @@ class DSIMethod(VectorSearch, Method):
         self, corpus: Corpus, row_init: str, *, norm: float, pairs: Pairs | None = None, progress: Progress = silent
     ) -> Tensor:
         """Rows before training: `random` U(±1/√D), or of the given norm the `document`'s vector or its `queries`' mean: (n, D)."""
-        width, count = self.model_.rows.width, len(self.passages(corpus).docids)
-        if row_init == "queries" and count > len(corpus):
-            raise UsageError("row_init=queries needs one row per document: set encoding.passage_tokens to 0")
-        if row_init == "random":
-            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
-            rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
-            return rows.to(self.model_.device)
         if row_init == "document":
             return norm * self.document_vectors(corpus, progress=progress)
+        first = self.first_rows(corpus, row_init)
+        if row_init == "random":
+            return first.read(0, len(self.passages(corpus).docids)).to(self.model_.device)
         pairs = self.training_pairs(corpus, new=len(self.model_.rows) > 0) if pairs is None else pairs
         return norm * unit(self.mean_queries(corpus, pairs, self.encode([pair.text for pair in pairs], progress=progress)))
+
+    def first_rows(self, corpus: Corpus, row_init: str) -> FirstRows:
+        """The same for rows that no process has all of: what is read of them, from one row to another, in order."""
+        width = self.model_.rows.width
+        if row_init == "document":
+            return FirstRows(row_init, self.document_windows(corpus))
+        if row_init == "random":
+            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
+            return FirstRows("rows", lambda low, high: (2 * torch.rand(high - low, width, generator=generator) - 1) / math.sqrt(width))
+        if len(self.passages(corpus).docids) > len(corpus):
+            raise UsageError("row_init=queries needs one row per document: set encoding.passage_tokens to 0")
+        return FirstRows(row_init)
 
     def mean_queries(self, corpus: Corpus, pairs: Pairs, vectors: Tensor) -> Tensor:
         """The mean vector of each document's training queries: (n, D), from the vectors of all pairs."""

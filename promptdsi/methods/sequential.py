@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Self
 from promptdsi.corpus.corpus import Corpus
 from promptdsi.methods.dsi_method import DSIMethod, Pairs
 from promptdsi.progress import Progress, silent
-from promptdsi.training.stages import learn_everything
+from promptdsi.training.distributed import team
+from promptdsi.training.shared_stages import learn_together
+from promptdsi.training.stages import RowOptions, learn_everything
 from promptdsi.training.training import Plan, Training
 
 
@@ -54,7 +56,11 @@ class Sequential(DSIMethod):
             examples = self.examples([*pairs, *self.replayed()])
             keywords: dict[str, Any] = {"seed": self.seed + len(self.logs_), "checkpoint": checkpoint, "progress": progress}
             training = options.scaled(self.fit_options)
-            log = learn_everything(self.model_, examples, self.tokenizer_, training, what="learning everything", **keywords)
+            keywords["what"] = "learning everything"
+            if 1 < team().size <= len(self.model_.rows):
+                log = learn_together("everything", self.model_, examples, self.tokenizer_, training, RowOptions(), **keywords)
+            else:
+                log = learn_everything(self.model_, examples, self.tokenizer_, training, **keywords)
         except BaseException:
             self.model_ = before
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -27,7 +27,7 @@ from promptdsi.model.config import torch_device
 from promptdsi.model.dsi import DSI
 from promptdsi.model.encoder import Encoder
 from promptdsi.model.prompts import PromptStrategy, make_strategy
-from promptdsi.model.tokenizer import Tokenizer
+from promptdsi.model.tokenizer import Ids, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.encoding import document_vectors, query_vectors
 from promptdsi.training.examples import LEAST_QUERIES, calibration_pairs
@@ -96,7 +96,7 @@ class VectorSearch(ABC):
         if not queries:
             return np.empty(0, dtype=np.int64)
         vectors = self.encode(queries)
-        if self.words_ is None and not rows.several and vectors.device.type != "cpu":  # an accelerator ranks faster than the CPU
+        if self.words_ is None and not rows.several and rows.blocks[0].device.type != "cpu":  # an accelerator ranks faster than the CPU
             return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
         table, arrays = RowTable.from_rows(rows), vectors.cpu().numpy()
         words = [self.words_.query(query) if self.words_ else None for query in queries]
@@ -179,10 +179,21 @@ class VectorSearch(ABC):
 
     def document_vectors(self, corpus: Corpus, *, progress: Progress = silent) -> Tensor:
         """The unit vector of each document, or of each passage: (n, D)."""
-        texts = [whole_text(document) for document in self.passages(corpus).documents()]
-        size, most = self.encoding.document_tokens, self.encoding.document_windows
-        windows, self.truncated_documents_ = self.tokenizer_.windows(texts, size=size, most=most)
+        windows = self.document_windows(corpus)(0, None)
         return document_vectors(self.model_, windows, self.tokenizer_, progress=progress)
+
+    def document_windows(self, corpus: Corpus) -> Callable[[int, int | None], list[list[Ids]]]:
+        """The windows of documents, or passages, from one to another; `truncated_documents_` counts those that are longer."""
+        documents, self.truncated_documents_ = self.passages(corpus).documents(), 0
+
+        def windows(first: int, last: int | None) -> list[list[Ids]]:
+            texts = [whole_text(document) for document in documents[first:last]]
+            size, most = self.encoding.document_tokens, self.encoding.document_windows
+            ids, longer = self.tokenizer_.windows(texts, size=size, most=most)
+            self.truncated_documents_ += longer
+            return ids
+
+        return windows
 
     def save(self: SavedMethod, folder: str | Path) -> None:
         save_method(self, Path(folder))

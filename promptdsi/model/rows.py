@@ -63,6 +63,11 @@ class Rows(nn.Module):
         self.blocks = nn.ParameterList([nn.Parameter(rows)])
         self._merged = (0, [])
 
+    def replace_last(self, rows: Tensor) -> None:
+        """Put trained rows into the place of the newest block, which stood for them."""
+        self.blocks[-1] = nn.Parameter(rows)
+        self._merged = (0, [])
+
     def learn_last(self) -> None:
         """Let the newest block learn: it was added untrained."""
         self._merged = (0, [])

@@ -34,12 +34,16 @@ class Siblings(NamedTuple):
         """The targets of a batch (B,); a query that belongs to a whole document gets the passage that scores highest now."""
         numbers = numbers.to(self.first.device)
         targets = targets.clone()
-        undecided = torch.nonzero(self.any_passage[numbers] & (self.rows[numbers] > 1))[:, 0].tolist()
         with torch.no_grad():
-            for position in undecided:
+            for position in self.undecided(numbers):
                 first, count = int(self.first[numbers[position]]), int(self.rows[numbers[position]])
                 targets[position] = first + int((rows[first : first + count] @ vectors[position]).argmax())
         return targets
+
+    def undecided(self, numbers: Tensor) -> list[int]:
+        """The positions in a batch of the queries that belong to a whole document of several passages."""
+        numbers = numbers.to(self.first.device)
+        return torch.nonzero(self.any_passage[numbers] & (self.rows[numbers] > 1))[:, 0].tolist()
 
     def masked(self, numbers: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The other passages of each query's document, as pairs of query and row: they are no wrong answer."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.path import EPS, unit
-from promptdsi.model.rows import QUERIES_AT_ONCE, Rows, mask_deleted
+from promptdsi.model.rows import CHUNK, QUERIES_AT_ONCE, Rows, mask_deleted
+from promptdsi.training.distributed import World
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
@@ -36,7 +37,17 @@ def cross_entropy(
     deleted = rows.deleted_rows(vectors.device)
     learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
     with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
-        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted, masked)  # type: ignore[no-any-return, no-untyped-call]
+        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted, masked, World())  # type: ignore[no-any-return, no-untyped-call]
+
+
+def sharded_cross_entropy(
+    vectors: Tensor, share: Tensor, first: int, targets: Tensor, *, scale: float, masked: Masked | None, world: World
+) -> Tensor:
+    """The same over rows of which each process has a share, from row number `first` on; all processes have all vectors."""
+    pieces = [(first + start, share[start : start + CHUNK]) for start in range(0, len(share), CHUNK)]
+    none = torch.empty(0, dtype=torch.long, device=vectors.device)
+    with torch.autocast(vectors.device.type, enabled=False):
+        return _RowCrossEntropy.apply(vectors.float(), share, pieces, targets, scale, none, masked, world)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def cross_entropy_given_old(
@@ -87,7 +98,10 @@ def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: T
 
 
 class _RowCrossEntropy(torch.autograd.Function):
-    """Two passes over the pieces: log-sum-exp, then probabilities. Gradients: vectors (if they need one), trained rows."""
+    """Two passes over the pieces: log-sum-exp, then probabilities. Gradients: vectors (if they need one), trained rows.
+
+    Several processes have a piece each: what is summed over rows is summed over processes too.
+    """
 
     @staticmethod
     def forward(
@@ -99,6 +113,7 @@ class _RowCrossEntropy(torch.autograd.Function):
         scale: float,
         deleted: Tensor,
         masked: Masked | None,
+        world: World,
     ) -> Tensor:
         total = vectors.new_full((len(vectors),), -torch.inf)
         target_scores = vectors.new_full((len(vectors),), -torch.inf)
@@ -111,12 +126,16 @@ class _RowCrossEntropy(torch.autograd.Function):
             target_scores[inside] = scores[inside, targets[inside] - first]
             if store:
                 stored.append(scores)
+        if world.size > 1:
+            largest = world.max(total.clone())
+            total = largest + torch.log(world.sum(torch.exp(total - largest)))
+            target_scores = world.max(target_scores)  # −inf in the processes that do not have the row
         ctx.save_for_backward(vectors, learning, targets, total, deleted)
-        ctx.pieces, ctx.stored, ctx.scale, ctx.masked = pieces, stored, scale, masked
+        ctx.pieces, ctx.stored, ctx.scale, ctx.masked, ctx.world = pieces, stored, scale, masked, world
         return total - target_scores
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None, None, None]:
         vectors, learning, targets, total, deleted = ctx.saved_tensors
         wants_vectors, wants_rows = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
         to_vectors = torch.zeros_like(vectors) if wants_vectors else None
@@ -135,7 +154,8 @@ class _RowCrossEntropy(torch.autograd.Function):
                 to_vectors += share @ piece
             if learns and to_rows is not None:
                 to_rows[first - first_learning : first - first_learning + len(piece)] = share.T @ vectors
-        return to_vectors, to_rows, None, None, None, None, None
+        to_vectors = None if to_vectors is None else ctx.world.sum(to_vectors)
+        return to_vectors, to_rows, None, None, None, None, None, None
 
 
 def distance_from(start: Tensor, rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What trains when: three ways to use the one training loop.
+"""What trains when: three ways to use the one training loop, in one process; `shared_stages.py` has those of several.
 
 - `learn_everything`: D0, encoder and rows.
 - `learn_rows`: a new corpus without prompts. Query vectors never change, so they are computed once and only rows train.
@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from promptdsi.errors import UsageError
-from promptdsi.model.config import EncoderConfig
 from promptdsi.model.dsi import DSI
-from promptdsi.model.encoder import encoder_from
 from promptdsi.model.path import Encoded, Numbers, unit
-from promptdsi.model.prompts import make_strategy
-from promptdsi.model.tokenizer import TokenIds, Tokenizer
+from promptdsi.model.tokenizer import Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.checkpoint import checksum_of
-from promptdsi.training.distributed import ShardedRows, World, gather, is_leading, join, receive_work, send_work, sum_gradients
 from promptdsi.training.encoding import LowerStates, autocast, query_vectors
 from promptdsi.training.examples import Examples
 from promptdsi.training.objectives import Masked, cross_entropy, cross_entropy_given_old, distance_from, log_sum_over_old
@@ -60,74 +54,32 @@ def learn_everything(
     *,
     seed: int = 0,
     checkpoint: Path | None = None,
+    begins: str = "",
     what: str = "learning D0",
     progress: Progress = silent,
 ) -> TrainingLog:
     """Train every weight of the encoder that learns, and the newest block of rows, on (query → document), by cross-entropy over all rows.
 
-    Under torchrun the processes share the work, where all rows train; every one ends with the complete model.
+    `begins` is a checksum of what the rows begin as, where the rows themselves are not to identify a checkpoint.
     """
-    world = join() if len(model.rows.blocks) == 1 else World()  # frozen rows are not sharded
     model.train()
     device = model.device
     targets = examples.targets.to(device)
-    encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters() if weight.requires_grad}
-    if world.size > 1 and examples.siblings is not None:
-        raise UsageError("several processes train one row per document: set encoding.passage_tokens to 0")
-    if world.size > 1 and is_leading():
-        send_work(_packed_work(model, examples, tokenizer, options, seed))
-    sharded = ShardedRows(model.rows.blocks[-1], world) if world.size > 1 else None
 
     def step(batch: Numbers) -> Tensor:
-        tokens = tokenizer.pad([examples.ids[number] for number in world.part(batch)], device)
+        tokens = tokenizer.pad([examples.ids[number] for number in batch], device)
         with autocast(device):
             vectors = model.unprompted(tokens)  # (B, D)
-        if sharded is None:
-            batch_targets, masked = _assign(examples, torch.from_numpy(batch), vectors, model.rows.blocks[-1], targets)
-            return cross_entropy(vectors, model.rows, batch_targets, scale=model.scale, masked=masked).mean()
-        vectors = gather(vectors.float(), world, len(batch))
-        loss = sharded.cross_entropy(vectors, targets[torch.from_numpy(world.order(batch))], scale=model.scale)
-        sum_gradients(encoder.values())
-        return loss
+        batch_targets, masked = _assign(examples, torch.from_numpy(batch), vectors, model.rows.blocks[-1], targets)
+        return cross_entropy(vectors, model.rows, batch_targets, scale=model.scale, masked=masked).mean()
 
-    rows = model.rows.blocks[-1] if sharded is None else sharded.parameter
-    groups = [Group(encoder, options.lr, options.encoder_decay), Group({"rows": rows}, options.row_lr, options.row_decay)]
-    # Of several processes each would write a checkpoint of its own shard.
-    resume = resume_from(checkpoint, model, examples) if world.size == 1 else {}
-    log = train(step, groups, examples.lengths, options, seed=seed, rank=world.rank, **resume, what=what, progress=progress)
-    if sharded is not None:
-        model.rows.blocks[-1].data.copy_(sharded.all_rows())
+    encoder = {f"encoder.{name}": weight for name, weight in model.encoder.named_parameters() if weight.requires_grad}
+    rows = Group({"rows": model.rows.blocks[-1]}, options.row_lr, options.row_decay)
+    groups = [Group(encoder, options.lr, options.encoder_decay), rows]
+    resume = resume_from(checkpoint, model, examples, begins=begins)
+    log = train(step, groups, examples.lengths, options, seed=seed, **resume, what=what, progress=progress)
     model.eval()
     return log
-
-
-def _packed_work(model: DSI, examples: Examples, tokenizer: Tokenizer, options: Training, seed: int) -> bytes:
-    """All that a helper needs to train together with this process, as one safetensors file."""
-    from safetensors.torch import save
-
-    ids = TokenIds.packed(examples.ids)
-    tensors = {f"encoder.{name}": weight.detach().cpu() for name, weight in model.encoder.state_dict().items()}
-    tensors |= {"rows": model.rows.blocks[0].detach().cpu(), "targets": examples.targets.cpu()}
-    tensors |= {"ids": torch.from_numpy(ids.flat), "offsets": torch.from_numpy(ids.offsets)}
-    settings = {"pooling": model.pooling, "normalize": model.normalize, "scale": model.scale}
-    plan = {name: value for name, value in vars(options).items() if name in Training.__dataclass_fields__}
-    work = [model.encoder.config.to_json(), settings, tokenizer.json, tokenizer.pad_id, plan, seed, model.device.type]
-    return save(tensors, {"work": json.dumps(work)})
-
-
-def help_training() -> None:
-    """In a helper process of torchrun: train together with the first process whenever it does, until its work has ended."""
-    from safetensors.torch import load
-
-    while content := receive_work():
-        size = int.from_bytes(content[:8], "little")  # of the header, which `load` leaves out
-        config, settings, tokenizer, pad_id, plan, seed, device = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["work"])
-        tensors = load(content)
-        encoder = {name.removeprefix("encoder."): weight for name, weight in tensors.items() if name.startswith("encoder.")}
-        model = DSI(encoder_from(EncoderConfig(**config), encoder), make_strategy("none"), **settings).to(device)
-        model.rows.grow([str(number) for number in range(len(tensors["rows"]))], tensors["rows"].to(device))
-        examples = Examples(TokenIds(tensors["ids"].numpy(), tensors["offsets"].numpy()), tensors["targets"])
-        learn_everything(model, examples, Tokenizer(tokenizer, pad_id), Training(**plan), seed=seed)
 
 
 def learn_rows(
@@ -140,9 +92,10 @@ def learn_rows(
     seed: int = 0,
     replay: Replay | None = None,
     checkpoint: Path | None = None,
+    begins: str = "",
     progress: Progress = silent,
 ) -> TrainingLog:
-    """Train new rows only, on query vectors computed once."""
+    """Train new rows only, on query vectors computed once. `begins` as in `learn_everything`."""
     model.eval()  # no dropout: the encoder is frozen, and its vectors are the ones that search will see
     vectors = query_vectors(model, examples.ids, tokenizer, int8=model.int8, progress=progress)  # (n, D)
     rows = model.rows
@@ -170,7 +123,8 @@ def learn_rows(
 
     groups = [Group({"rows": new}, options.row_lr, options.row_decay)]
     # All vectors have the same size, so batches need no bucketing by length: every example counts as length 1.
-    resume = resume_from(checkpoint, model, examples, limits, replay) | {"generator": generator, "after_step": _norm_fixer(new, limits)}
+    resume = resume_from(checkpoint, model, examples, limits, replay, begins)
+    resume |= {"generator": generator, "after_step": norm_fixer(new, limits)}
     return train(step, groups, [1] * len(vectors), options, seed=seed, **resume, what="learning rows", progress=progress)
 
 
@@ -210,7 +164,7 @@ def learn_prompts(
     prompts = {f"prompts.{name}": weight for name, weight in model.prompt_pool.named_parameters() if weight.requires_grad}
     # Lazy: a batch selects a few prompts of a pool, and the others must not move by stale momentum.
     groups = [Group(prompts, options.lr, lazy=True), Group({"rows": new}, options.row_lr, options.row_decay)]
-    resume = resume_from(checkpoint, model, examples, limits, replay) | {"generator": generator, "after_step": _norm_fixer(new, limits)}
+    resume = resume_from(checkpoint, model, examples, limits, replay) | {"generator": generator, "after_step": norm_fixer(new, limits)}
     log = train(step, groups, examples.lengths, options, seed=seed, **resume, what="learning prompts", progress=progress)
     model.eval()
     return log
@@ -225,20 +179,29 @@ def _assign(examples: Examples, numbers: Tensor, vectors: Tensor, rows: Tensor, 
 
 
 def resume_from(
-    checkpoint: Path | None, model: DSI, examples: Examples, limits: RowOptions | None = None, replay: Replay | None = None
+    checkpoint: Path | None,
+    model: DSI,
+    examples: Examples,
+    limits: RowOptions | None = None,
+    replay: Replay | None = None,
+    begins: str = "",
 ) -> dict[str, Any]:
-    """Keywords with which `train` continues from a checkpoint in this folder: one of the same weights, settings, queries and targets."""
+    """Keywords with which `train` continues from a checkpoint in this folder: one of the same weights, settings, queries and targets.
+
+    Rows that several processes begin differ in their last bits with the number of processes: what they begin as stands for them.
+    """
     if checkpoint is None:
         return {}
-    settings: list[Any] = [model.pooling, model.normalize, model.scale, model.encoder.config.to_json()]
+    settings: list[Any] = [model.pooling, model.normalize, model.scale, model.encoder.config.to_json(), begins]
     if limits is not None:  # with new rows alone; D0 takes no prompts
         strategy = [model.strategy.name, model.strategy.get_params(), model.selection, model.prefix_space, model.int8]
         settings += [vars(limits), strategy, *([replay.size, replay.weight] if replay else [])]
-    arrays = [*model.state_dict().values(), *examples.ids, examples.targets, *(examples.siblings or ()), *(replay[:2] if replay else ())]
+    weights = [weight for name, weight in model.state_dict().items() if not (begins and name.startswith("rows."))]
+    arrays = [*weights, *examples.ids, examples.targets, *(examples.siblings or ()), *(replay[:2] if replay else ())]
     return {"checkpoint": checkpoint, "identity": checksum_of(settings, arrays)}
 
 
-def _norm_fixer(rows: Tensor, limits: RowOptions) -> Callable[[], None]:
+def norm_fixer(rows: Tensor, limits: RowOptions) -> Callable[[], None]:
     """Puts rows back to their initial norms; runs after each optimizer step."""
     norms = rows.detach().norm(dim=1, keepdim=True).clone()  # (n, 1)
 

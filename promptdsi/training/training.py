@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from promptdsi.errors import PromptDSIError
 from promptdsi.model.path import Numbers
 from promptdsi.progress import Progress, silent
-from promptdsi.training.checkpoint import Checkpoint
+from promptdsi.training.checkpoint import ALONE, Checkpoint, Shared
+from promptdsi.training.distributed import World, sum_gradients
 
 WINDOW = 64  # batches per shuffled window that is sorted by length: large enough to pad little, small enough to stay random
 
@@ -110,7 +111,7 @@ def train(
     plan: Plan,
     *,
     seed: int = 0,
-    rank: int = 0,
+    shared: Shared = ALONE,
     after_step: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
     identity: str = "",
@@ -121,16 +122,17 @@ def train(
     """Train until the plan is done. With a checkpoint folder an interrupted run continues exactly where it stopped.
 
     `identity` says what is trained on what: a checkpoint of anything else is not used; it holds the state of `generator` too, from which
-    `step` may draw. `after_step` runs after every optimizer step, for what must always hold (such as row norms).
+    `step` may draw. `after_step` runs after every optimizer step, for what must always hold (such as row norms). Several processes call
+    this together (`shared`), with the same plan; they stop and save together, and only the first touches the checkpoint's folder.
     """
     groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
     optimizer = _optimizer(groups)
     steps_per_epoch, log = math.ceil(len(lengths) / plan.batch_size), TrainingLog()
-    torch.manual_seed(seed + 7919 * rank)  # dropout: each of several processes draws its own
+    torch.manual_seed(seed + 7919 * shared.world.rank)  # dropout: each of several processes draws its own
     rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
     training = {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}
-    saved = Checkpoint(checkpoint, training, named, optimizer, generator) if checkpoint else None
+    saved = Checkpoint(checkpoint, training, named, optimizer, generator, shared) if checkpoint else None
     resumed, log.seconds_before = saved.load(log.losses) if saved else (0, 0.0)  # steps done before, and the time they took
     started = time.monotonic()
     epochs = (bucketed(lengths, plan.batch_size, seed=seed, epoch=epoch) for epoch in range(plan.epochs))
@@ -141,14 +143,15 @@ def train(
             if number < resumed:
                 continue
             rate = factor(plan.schedule, number, steps_per_epoch, plan.epochs)
-            log.losses.append(_update(step, batch, optimizer, groups, rate, number))
+            log.losses.append(_update(step, batch, optimizer, groups, rate, number, shared))
             after_step()
             advance(1)
-            if saved and (interrupt.requested or saved.due):
+            stop, due = shared.world.any(interrupt.requested, saved is not None and saved.due)
+            if saved and (stop or due):
                 saved.save(number + 1, log.losses)
-            if interrupt.requested:
+            if stop:
                 raise KeyboardInterrupt
-    _check_finite(named, "weight", len(log.losses))
+    _check_finite(named, "weight", len(log.losses), shared.world)
     if saved:
         saved.remove()
     log.seconds = log.seconds_before + time.monotonic() - started
@@ -160,7 +163,9 @@ def _optimizer(groups: Sequence[Group]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, fused=True)  # one pass over parameters and moments, not a dozen
 
 
-def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int) -> float:
+def _update(
+    step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, groups: Sequence[Group], rate: float, number: int, shared: Shared
+) -> float:
     for settings, group in zip(optimizer.param_groups, groups, strict=True):
         settings["lr"] = group.lr * rate
     optimizer.zero_grad(set_to_none=True)
@@ -168,10 +173,10 @@ def _update(step: Callable[[Numbers], Tensor], batch: Numbers, optimizer: Any, g
     value = float(loss.detach())
     if not math.isfinite(value):
         raise Diverged(f"the loss is {value} at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate")
-    if loss.requires_grad:  # a sharded softmax has run its backward pass already
-        loss.backward()
+    loss.backward()
+    sum_gradients((parameter for group in groups for name, parameter in group.named.items() if name not in shared.shards), shared.world)
     gradients = {name: p.grad for group in groups for name, p in group.named.items() if p.grad is not None}
-    _check_finite(gradients, "gradient", number)
+    _check_finite(gradients, "gradient", number, shared.world)
     lazy = [parameter for group in groups if group.lazy for parameter in group.named.values()]
     untouched = [entries for parameter in lazy for entries in _untouched(parameter, optimizer)]
     optimizer.step()
@@ -189,18 +194,16 @@ def _untouched(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> lis
     return [(tensor, mask, tensor[mask].clone()) for tensor in (parameter.data, *moments)]
 
 
-def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
-    """One sum of norms tells whether all are finite; the culprit is looked for only if not."""
-    if tensors and not math.isfinite(float(sum(torch._foreach_norm([local(tensor.detach()) for tensor in tensors.values()], 1)))):
-        bad = next(name for name, tensor in tensors.items() if not torch.isfinite(local(tensor)).all())
+def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int, world: World) -> None:
+    """One sum of norms tells whether all are finite, in every process; the culprit is looked for only if not."""
+    if not tensors:
+        return
+    total: Tensor = sum(torch._foreach_norm([tensor.detach() for tensor in tensors.values()], 1))  # type: ignore[assignment]
+    if not math.isfinite(float(world.sum(total))):
+        bad = next((name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()), "rows")  # of another process
         raise Diverged(
             f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
         )
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor that may be sharded."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 class _Interruptible:
