@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from promptdsi.index.manifest import HEAD
+from promptdsi.index.sealed import HEAD
 
 Change = Callable[[Any], Any]  # changes a value in place, or returns another
 

@@ -228,6 +228,10 @@ class Ids(NamedTuple):
         """How many passages, and rows, each document has."""
         return [max(1, len(self.boundaries.get(str(position), ())) - 1) for position in range(len(self.docids))]
 
+    def erased(self) -> list[int]:
+        """The positions of documents that were purged."""
+        return [position for position, docid in enumerate(self.docids) if docid is None]
+
     def content_hash(self, position: int) -> str:
         return self.marks[HASH * position : HASH * (position + 1)]
 

@@ -31,13 +31,12 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
     with store.writing():
         current = store.manifest()
         was_pending = store.purge_pending(current)
-        parent = store.finish_purge(current)
+        parent = store.finish(current)
         if was_pending and docids is None:
             return parent
         store.clean()
         history = store.history()
-        for manifest in history:
-            store.check(manifest, {entry.ids for entry in manifest.corpora})
+        store.check(history[-1], {entry.ids for manifest in history for entry in manifest.corpora})
         positions = _deleted(store, history) if docids is None else _named(store, history, docids, must_exist=not was_pending)
         if not positions:
             if was_pending:
@@ -51,7 +50,7 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
         if in_use := manifest.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
         store.commit(manifest)
-        return store.finish_purge(store.manifest())
+        return store.finish(store.manifest())
 
 
 def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, must_exist: bool = True) -> Positions:

@@ -17,7 +17,8 @@ import small
 from promptdsi import Corpus, DataError, Index, PromptDSIError
 from promptdsi.aliases import MANIFEST
 from promptdsi.errors import UsageError
-from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.sealed import FORMAT, sealed, unsealed
 from promptdsi.index.results import NoIndex
 from promptdsi.index.store import Store
 from promptdsi.methods.saving import to_bytes
