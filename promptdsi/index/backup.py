@@ -56,7 +56,6 @@ def backup(store: Store, folder: Path, *, progress: Progress = silent) -> Backup
     before = _read(folder) if FILE in strange else None
     make_folder(folder)
     with writing(folder):
-        make_folder(folder / OBJECTS)
         for _ in range(ATTEMPTS):
             snapshot = _snapshot(store)
             if before is not None and before["history"] != snapshot.history[: len(before["history"])]:
@@ -64,6 +63,7 @@ def backup(store: Store, folder: Path, *, progress: Progress = silent) -> Backup
             if before is None:  # from here on the folder is known as a backup, though not as a finished one
                 before = snapshot._replace(current=b"", files={}, blobs={}).to_content()
                 _write(folder, before)
+            make_folder(folder / OBJECTS)
             try:
                 copied = _copy(store, snapshot, folder, progress)
             except (DataError, FileNotFoundError):
@@ -74,7 +74,8 @@ def backup(store: Store, folder: Path, *, progress: Progress = silent) -> Backup
                 content = snapshot.to_content()
                 _write(folder, content)
                 needed = {*snapshot.blobs, *(f"{digest}.json" for digest in content["files"].values())}
-                remove([path for path in files_in(folder / OBJECTS) if path.name not in needed])
+                temporary = [path for path in files_in(folder) if path.name.startswith(f".{FILE}.")]
+                remove([*temporary, *(path for path in files_in(folder / OBJECTS) if path.name not in needed)])
                 return BackupReport(int(snapshot.current.split()[0]), *copied, len(snapshot.blobs), sum(snapshot.blobs.values()))
         raise DataError("is purged or pruned again and again; run the same command again later", path=store.folder)
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -102,11 +103,15 @@ class Blobs:
         if not NAME.fullmatch(name):
             raise DataError(f"names the blob {name[:100]!r}, which is no blob's name; run `promptdsi verify`", path=self.folder.parent)
         path = self.folder / name
-        if self.folder.is_symlink() or path.is_symlink():
+        try:
+            mode = os.lstat(path).st_mode  # asked once: an index may have thousands of small files
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(
+                "is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path
+            ) from None
+        if stat.S_ISLNK(mode) or self.folder.is_symlink():
             raise DataError("is a link; an index holds its own files only", path=path)
-        if not path.exists():
-            raise DataError("is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path)
-        if not path.is_file():
+        if not stat.S_ISREG(mode):
             raise DataError("is no regular file; an index holds its own files only", path=path)
         return path
 

@@ -90,7 +90,10 @@ def not_a_manifest(path: Path, error: Exception) -> DataError:
 def to_manifest(content: dict[str, Any], base: Manifest | None, sizes: dict[str, int]) -> Manifest:
     """The generation that a file and its base describe. `sizes` takes up the sizes of all files that were read."""
     sizes |= content["sizes"]
-    stored: dict[str, Any] = {name: content[name] for name in GENERATION_FIELDS} | {"pruned": tuple(content.get("pruned", ())), "sizes": sizes}
+    stored: dict[str, Any] = {name: content[name] for name in GENERATION_FIELDS} | {
+        "pruned": tuple(content.get("pruned", ())),
+        "sizes": sizes,
+    }
     if base is None:
         state = {name: tuple(content[name]) for name in ("tombstones", "retired")}
         inherited = {name: content.get(name) for name in INHERITED}

@@ -73,7 +73,16 @@ class Entry:
 
     def arrival_of(self, position: int) -> Arrival:
         """The corpus that a document arrived with."""
-        return self.arrivals[bisect.bisect_right(self._ends, position)]
+        return self.place_of(position)[0]
+
+    def place_of(self, position: int) -> tuple[Arrival, int]:
+        """The corpus that a document arrived with, and its position in that."""
+        number = bisect.bisect_right(self._ends, position)
+        return self.arrivals[number], position - (self._ends[number - 1] if number else 0)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the documents of each arrival begin and end."""
+        return list(itertools.pairwise([0, *self._ends]))
 
     @cached_property
     def _ends(self) -> list[int]:

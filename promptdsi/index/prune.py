@@ -85,7 +85,6 @@ def _staying(store: Store, history: Sequence[Manifest], keep: int | None, older_
 
 def _time(store: Store, manifest: Manifest) -> datetime.datetime:
     try:
-        time = datetime.datetime.fromisoformat(manifest.time)
-    except ValueError:
+        return datetime.datetime.fromisoformat(manifest.time).astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         raise DataError(f"has no time that we read: {manifest.time!r:.60}", path=store.manifest_path(manifest.number)) from None
-    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)

@@ -79,15 +79,31 @@ def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
         deleted[_key(entry)] = {position for position in hidden if docids[position] is not None}
         names |= {docid for position in deleted[_key(entry)] if (docid := docids[position]) is not None}
         live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
-    positions = _named(store, history, names - live)
-    for key in [key for key, erased in deleted.items() if erased]:
-        positions[key] = positions.get(key, set()) | deleted[key]
+    positions, places = _named(store, history, names - live), _places(history)
+    for entry in current.corpora:
+        for position in deleted[_key(entry)]:
+            arrival, offset = entry.place_of(position)
+            for key, start in places[arrival.since, arrival.name]:
+                positions.setdefault(key, set()).add(start + offset)
     return positions
+
+
+def _places(history: Sequence[Manifest]) -> dict[CorpusKey, list[tuple[CorpusKey, int]]]:
+    """The corpora that hold what arrived together, and where it begins in each: small ones may have been merged since."""
+    places: dict[CorpusKey, list[tuple[CorpusKey, int]]] = {}
+    for entry in _corpora(history):
+        starts = accumulate((arrival.count for arrival in entry.arrivals), initial=0)
+        for arrival, start in zip(entry.arrivals, starts, strict=False):
+            places.setdefault((arrival.since, arrival.name), []).append((_key(entry), start))
+    return places
 
 
 def _counts(store: Store, history: Sequence[Manifest], positions: Positions) -> dict[str, int]:
     """Documents that are erased; their versions, where there are more; and versions of documents of which a newer one stays."""
-    docids = Counter(store.docids(entry.ids)[position] for entry in _corpora(history) for position in positions.get(_key(entry), ()))
+    erased = [(entry, position) for entry in _corpora(history) for position in positions.get(_key(entry), ())]
+    # A corpus and the one that it was merged into hold the same version.
+    versions_erased = {(entry.arrival_of(position)[:2], store.docids(entry.ids)[position]) for entry, position in erased}
+    docids = Counter(docid for _, docid in versions_erased)
     current, stay = history[-1], set[str | None]()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
         left = set(range(entry.count)).difference(hidden, positions.get(_key(entry), ()))

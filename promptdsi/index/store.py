@@ -31,6 +31,7 @@ from promptdsi.index.sealed import FORMAT, sealed, unsealed
 from promptdsi.wording import siblings_of, suggest_path
 
 CACHED_BLOBS = 256
+CHECKERS = 4  # threads that verify checksums
 CURRENT = re.compile(rb"(\d{6,8}) ([0-9a-f]{64})\n")
 MOST_CURRENT = 100  # bytes
 FOLDERS = ("blobs", "generations", "records")
@@ -104,8 +105,14 @@ class Store:
 
     def check(self, manifest: Manifest, names: Iterable[str]) -> None:
         """Raise DataError unless these blobs of a generation are intact; in threads, since hashing releases the GIL."""
-        with ThreadPoolExecutor(max_workers=4, thread_name_prefix="promptdsi-verify") as pool:
-            for _ in pool.map(lambda name: self.blobs.check(name, manifest.sizes[name]), sorted(names)):
+        ordered = sorted(names, key=lambda name: (-manifest.sizes[name], name))
+
+        def check_share(first: int) -> None:  # the largest first; a task for each of thousands of small ones would take longer than it
+            for name in ordered[first::CHECKERS]:
+                self.blobs.check(name, manifest.sizes[name])
+
+        with ThreadPoolExecutor(CHECKERS, thread_name_prefix="promptdsi-verify") as pool:
+            for _ in pool.map(check_share, range(CHECKERS)):
                 pass
 
     def numbers(self) -> list[int]:

@@ -222,6 +222,11 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     index.add(more, name="more", fast=bool(index.opened.method.retired))  # and learning goes on
     assert index.get(more.documents[0].docid) == more.documents[0]
     assert index.info().format == FORMAT and not set(MANIFEST) & unsealed(place / f"generations/{index.generation:06d}.json").keys()
+    generations = {path.name: path.read_bytes() for path in (GOLDEN / golden / "index/generations").iterdir()}
+    assert generations.items() <= {path.name: path.read_bytes() for path in (place / "generations").iterdir()}.items()  # as they were
+    if old["format"] >= 3:
+        assert index.verify().problems == []
+        return
     title = more.documents[0].title
     by_rows = next(hit for hit in index.search(title, k=100) if hit.docid == more.documents[0].docid)
     index.upgrade()  # words count now, though nothing was trained

@@ -28,7 +28,7 @@ def entry(number: int) -> Entry:
     """A corpus of three documents whose blobs are only names."""
     names = {part: f"{number:062x}{kind}" for kind, part in (("0a", "rows"), ("0b", "ids"), ("0c", "words"), ("0d", "documents"))}
     kinds = {"rows": "safetensors", "ids": "json", "words": "safetensors", "documents": "sqlite"}
-    return Entry(f"corpus {number}", number, 3, **{part: f"{name}.{kinds[part]}" for part, name in names.items()})
+    return Entry(f"corpus {number}", 1, 3, **{part: f"{name}.{kinds[part]}" for part, name in names.items()})
 
 
 def grown(manifest: Manifest, *entries: Entry) -> Manifest:

