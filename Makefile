@@ -106,6 +106,7 @@ bench: .venv/dev
 	$(BIN)/python -m tools.bench.creating
 	$(BIN)/python -m tools.bench.syncing
 	$(BIN)/python -m tools.bench.opening
+	$(BIN)/python -m tools.bench.generations
 	$(BIN)/python -m tools.bench.serving
 	$(BIN)/python -m tools.bench.reading
 	$(BIN)/python -m tools.bench.summary

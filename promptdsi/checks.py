@@ -21,6 +21,7 @@ Check = Callable[[Any], None]
 DIGITS = 64  # of a number: a double has seventeen that matter
 DEPTH = 32  # lists and objects in each other
 VALUE_BYTES = 100  # of memory that a value takes at most beside its text
+SMALL = 1 << 20  # bytes of memory that every machine has
 SHOWN = 60  # characters of a wrong value in a message
 
 
@@ -42,7 +43,9 @@ def parse_json(raw: bytes | str, *, most: int | None = None, constants: bool = F
     comma, brackets = (b",", (b"[", b"{")) if isinstance(raw, bytes) else (",", ("[", "{"))
     values = raw.count(comma) + sum(map(raw.count, brackets))  # type: ignore[arg-type]
     needed = VALUE_BYTES * values + 4 * len(raw)
-    if needed > (available_memory() // 2 if most is None else most):
+    if most is None:
+        most = available_memory() // 2 if needed > SMALL else SMALL
+    if needed > most:
         raise ValueError(f"its {values:,} values could take {needed >> 20:,} MiB of memory")
     try:
         return json.loads(raw, parse_float=_real_number, parse_constant=float if constants else _no_constant)

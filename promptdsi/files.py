@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from promptdsi.errors import DataError
 
+BLOCK = 1 << 20  # bytes that are copied at once
 SPARSE_SIZE, SPARSE_RATIO = 64 << 20, 64  # a large file with so few of its bytes on disk is mostly a hole, which no writer of ours leaves
 
 # The umask can only be read by setting it, which other threads would see: once, at import.
@@ -57,6 +58,14 @@ def read_plain(path: Path, most: int) -> bytes:
         if (size := os.fstat(file.fileno()).st_size) > most:
             raise DataError(f"holds {size:,} bytes, at most {most:,} are read; restore it from a copy", path=path)
         return file.read(size)  # not `most`: as many bytes are set aside before the first is read
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The regular files of a folder, links left out; none where the folder is missing: empty folders get lost in copies."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [folder / entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
 
 
 def sha256_of(path: Path) -> str:
@@ -100,6 +109,17 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         discard(Path(temporary))
         raise
+
+
+def copy_checked(source: Path, target: Path, sha256: str) -> None:
+    """Copy a regular file as durably as `atomic_write`; DataError, and no copy, unless it has this checksum."""
+    digest = hashlib.sha256()
+    with open_plain(source) as file, atomic_write(target) as copy:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            copy.write(block)
+        if digest.hexdigest() != sha256:
+            raise DataError("is damaged (sha256 differs); restore it from another copy", path=source)
 
 
 def write_unsynced(path: Path, content: bytes) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.index.manifest import HEAD
+from promptdsi.index.sealed import HEAD
 
 Change = Callable[[Any], Any]  # changes a value in place, or returns another
 

@@ -30,7 +30,7 @@ ENGINES = completed("auto", "onnx", "int8", "torch")
 DEVICES = completed("auto", "cpu", "cuda", "mps")
 IndexPath = Annotated[Path, typer.Argument(help="Folder of the index.", metavar="INDEX")]
 CorpusPath = Annotated[Path, typer.Argument(help="BEIR folder, .jsonl, .tsv, or a folder of files (text, PDF, Word, …).", metavar="CORPUS")]
-At = Annotated[int | None, typer.Option("--at", help="Search this generation instead of the newest.", metavar="GENERATION")]
+At = Annotated[str | None, typer.Option("--at", help="Search this generation, a number or a tag, not the newest.", metavar="GENERATION")]
 SEEDS: dict[str, Any] = {"min": 0, "max": 2**32 - 1}  # what every random generator accepts
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.", **SEEDS)]
 Engine = Annotated[

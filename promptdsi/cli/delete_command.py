@@ -64,7 +64,9 @@ def purge(
 
 def rollback(
     index: IndexPath,
-    to: Annotated[int | None, typer.Option("--to", help="Generation to go back to (default: the one before the last change).")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Generation to go back to, a number or a tag (default: the one before the last change).")
+    ] = None,
     *,
     output: Output,
 ) -> None:

@@ -14,7 +14,7 @@ from promptdsi.files import sha256_of
 from promptdsi.wording import counted
 
 if TYPE_CHECKING:
-    from promptdsi.index.manifest import Manifest
+    from promptdsi.index.manifest import Manifest, PrunedGeneration
 
 
 def info(index: IndexPath, json: Json = False) -> None:
@@ -41,15 +41,22 @@ def info(index: IndexPath, json: Json = False) -> None:
 
 def log(index: IndexPath, json: Json = False) -> None:
     """List every change of an index. Each is a generation: what made it, what it added, drift, and its checksum."""
+    from promptdsi.index.manifest import Manifest
+
     opened = open_index(index)
-    rows = []
-    for manifest in opened.log():
-        rows.append(_log_row(manifest) | {"sha256": sha256_of(opened.store.manifest_path(manifest.number))})
+    rows, tags = [], opened.tags()
+    for state in opened.log():
+        names = sorted(name for name, number in tags.items() if number == state.number)
+        row = _log_row(state) | {"tags": names, "pruned": not isinstance(state, Manifest)}
+        rows.append(row | {"sha256": sha256_of(opened.store.manifest_path(state.number))})
         if json:
-            print_json(rows[-1] | {"event": manifest.event, "blobs": manifest.sizes, "params": manifest.params})
+            blobs = {name: state.sizes[name] for name in sorted(state.blobs())} if isinstance(state, Manifest) else {}
+            params = state.params if isinstance(state, Manifest) else {}
+            print_json(rows[-1] | {"event": state.event, "blobs": blobs, "params": params})
     if not json:
-        drift = ("drift",) if any(row["drift"] is not None for row in rows) else ()
-        columns = ("generation", "time", "kind", "what", "documents", *drift)
+        optional = [name for name in ("drift", "tags", "pruned") if any(row[name] not in (None, [], False) for row in rows)]
+        rows = [row | {"tags": ", ".join(row["tags"])} for row in rows]
+        columns = ("generation", "time", "kind", "what", "documents", *optional)
         print_table(str(index), [{key: _word(row[key]) for key in columns} | {"sha256": row["sha256"][:12]} for row in rows])
 
 
@@ -84,7 +91,7 @@ def export(
     output.result({"to": to, "folder": str(folder), "files": files}, f"{folder}: {', '.join(files)}")
 
 
-def _log_row(manifest: Manifest) -> dict[str, Any]:
+def _log_row(manifest: Manifest | PrunedGeneration) -> dict[str, Any]:
     event = manifest.event
     drift = event.get("drift")
     return {
@@ -104,6 +111,9 @@ def _describe(event: dict[str, Any]) -> str:
     """What made a generation, in a few words."""
     if "to" in event:
         return f"back to {event['to']}"
+    if "generations" in event:
+        merged = [f"{event['merged']:,} small corpora merged"] if event.get("merged") else []
+        return ", ".join([*([f"{counted(event['generations'], 'generation')} dropped"] if event["generations"] else []), *merged])
     if "documents" in event:
         return describe_erased(event)
     if "corrections" in event:

@@ -16,6 +16,7 @@ import typer
 
 from promptdsi import __version__
 from promptdsi.cli.add_command import add, create, tune, upgrade
+from promptdsi.cli.backup_command import backup, restore
 from promptdsi.cli.bench_command import plan, report, run
 from promptdsi.cli.console import strip_control_chars
 from promptdsi.cli.data_command import backbone, data, queries
@@ -23,9 +24,11 @@ from promptdsi.cli.delete_command import delete, purge, rollback, undelete
 from promptdsi.cli.demo_command import demo
 from promptdsi.cli.eval_command import evaluate
 from promptdsi.cli.info_command import export, info, log, verify
+from promptdsi.cli.prune_command import prune
 from promptdsi.cli.search_command import get, search
 from promptdsi.cli.serve_command import mcp, serve
 from promptdsi.cli.sync_command import sync
+from promptdsi.cli.tag_command import tag
 from promptdsi.cli.teach_command import teach
 from promptdsi.errors import PromptDSIError, UsageError
 
@@ -48,6 +51,10 @@ UPKEEP: dict[str, Callable[..., None]] = {
     "verify": verify,
     "tune": tune,
     "purge": purge,
+    "tag": tag,
+    "prune": prune,
+    "backup": backup,
+    "restore": restore,
     "export": export,
     "upgrade": upgrade,
     "mcp": mcp,

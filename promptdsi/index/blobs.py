@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -111,11 +112,15 @@ class Blobs:
         if not NAME.fullmatch(name):
             raise DataError(f"names the blob {name[:100]!r}, which is no blob's name; run `promptdsi verify`", path=self.folder.parent)
         path = self.folder / name
-        if self.folder.is_symlink() or path.is_symlink():
+        try:
+            mode = os.lstat(path).st_mode  # asked once: an index may have thousands of small files
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(
+                "is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path
+            ) from None
+        if stat.S_ISLNK(mode) or self.folder.is_symlink():
             raise DataError("is a link; an index holds its own files only", path=path)
-        if not path.exists():
-            raise DataError("is missing; restore it from a copy, or see with `promptdsi verify` which generations are intact", path=path)
-        if not path.is_file():
+        if not stat.S_ISREG(mode):
             raise DataError("is no regular file; an index holds its own files only", path=path)
         return path
 
@@ -269,6 +274,10 @@ class Ids(NamedTuple):
     def passages(self) -> list[int]:
         """How many passages, and rows, each document has."""
         return [max(1, len(self.boundaries.get(str(position), ())) - 1) for position in range(len(self.docids))]
+
+    def erased(self) -> list[int]:
+        """The positions of documents that were purged."""
+        return [position for position, docid in enumerate(self.docids) if docid is None]
 
     def content_hash(self, position: int) -> str:
         return self.marks[HASH * position : HASH * (position + 1)]

@@ -43,7 +43,7 @@ def rollback(store: Store, to: int | None = None) -> Manifest:
     """
     with store.writing():
         parent = store.ready(_ids_blobs)
-        target = to if to is not None else _before(store, parent)
+        target = to if to is not None else before_change(store, parent.number)
         if target is None or target == parent.number:
             raise UsageError(f"{store.folder} is at generation {parent.number}; there is nothing to go back to")
         state = store.manifest(target)
@@ -51,11 +51,13 @@ def rollback(store: Store, to: int | None = None) -> Manifest:
         return store.commit(replace(state.next("rollback", event={"to": target}), number=parent.number + 1, parent=parent.number))
 
 
-def _before(store: Store, manifest: Manifest) -> int | None:
-    """The generation before the change that this one shows: a rollback shows the change it went back to."""
-    while manifest.kind == "rollback":
-        manifest = store.manifest(manifest.event["to"])
-    return manifest.parent
+def before_change(store: Store, number: int) -> int | None:
+    """The generation before the change that this one shows: a rollback shows the change it went back to, a prune the one before it."""
+    step = store.manifests.content(number)
+    while step["kind"] in ("rollback", "prune"):
+        step = store.manifests.content(step["event"]["to"] if step["kind"] == "rollback" else step["parent"])
+    parent: int | None = step["parent"]
+    return parent
 
 
 def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
@@ -76,9 +78,10 @@ def folders_of(store: Store, manifest: Manifest, docids: Sequence[str] | None = 
         hidden = set(manifest.tombstones)
         docids = [docid for docid, rows in rows_by_docid(store, manifest).items() if hidden.issuperset(rows)]
     named, folders = set(docids), dict[str, Path]()
-    for entry in manifest.corpora:
-        for docid in named.intersection(filter(None, store.docids(entry))) if entry.source is not None else ():
-            if (folder := Path(entry.source or "")).joinpath(docid.removeprefix(entry.prefix)).is_file():
+    for arrival, entry, positions, _ in manifest.arrivals():
+        docids_here = store.docids(entry)[positions.start : positions.stop] if arrival.source is not None else []
+        for docid in named.intersection(filter(None, docids_here)):
+            if (folder := Path(arrival.source or "")).joinpath(docid.removeprefix(arrival.prefix)).is_file():
                 folders[docid] = folder
     return {docid: folders[docid] for docid in docids if docid in folders}
 

@@ -6,8 +6,9 @@ Every index is read through these checks, whoever wrote it: a checksum shows tha
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from itertools import chain, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from promptdsi.checks import (
     Check,
@@ -29,8 +30,12 @@ from promptdsi.corpus.corpus import KINDS, MAX_ID_CHARACTERS
 from promptdsi.methods.options import check_stored_params
 from promptdsi.model.config import EncoderConfig
 
+if TYPE_CHECKING:
+    from promptdsi.index.manifest import Manifest
+
 NAME = re.compile(r"([0-9a-f]{64})\.(safetensors|sqlite|json)")
 POSITION = re.compile(r"0|[1-9][0-9]{0,9}")
+TAG = re.compile(r"[^\W\d][\w.-]*")
 HASH = 64  # characters of a sha256
 MOST_MANIFEST = 64 << 20  # bytes
 MOST_MANIFEST_MEMORY = 512 << 20  # bytes that its values may take
@@ -38,6 +43,7 @@ MOST_TOKENIZER = 64 << 20  # bytes
 MOST_GENERATIONS = 10**7
 MOST_DOCUMENTS = MOST_ROWS = 2**31 - 1
 MOST_CORPORA = 100_000
+MOST_TAG, MOST_TAGS = 100, 10_000  # characters of a tag, and how many there may be
 MOST_BLOBS = 10**6
 MOST_ATTENTION = 4 << 30  # bytes of the attention scores of the longest query
 MOST_NAME = 300  # characters of a corpus's name; a new one may have 200
@@ -81,6 +87,17 @@ def blob_of(kind: str) -> Check:
 
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
+ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "count": count, "source": optional(text(MOST_PATH)), "prefix": text(MOST_PATH)}
+
+
+def arrival(value: Any) -> None:
+    """A small corpus that was merged with others: a list of its fields."""
+    if type(value) is not list or len(value) != len(ARRIVAL_FIELDS):
+        raise ValueError(f" is {shown(value)}, expected a list of {len(ARRIVAL_FIELDS)}")
+    for (name, check), inner in zip(ARRIVAL_FIELDS.items(), value, strict=True):
+        within(name, check, inner)
+
+
 ENTRY = record(
     {"name": text(MOST_NAME), "since": number, "count": count, "rows": tensors, "ids": json_blob},
     {
@@ -92,6 +109,7 @@ ENTRY = record(
         "fast": truth,
         "source": optional(text(MOST_PATH)),
         "prefix": text(MOST_PATH),
+        "merged": items(arrival, MOST_CORPORA),
     },
 )
 DRIFT = record({"before": real(), "after": real(), "n": count, "fall": real()}, others=scalar)
@@ -123,11 +141,17 @@ METADATA = record(
     },
     others=plain,
 )
-MANIFEST_FIELDS: dict[str, Check] = {
+STEP_FIELDS: dict[str, Check] = {  # of every generation, also a pruned one
     "number": number,
     "parent": optional(number),
     "kind": text(50),
     "time": text(100),
+    "event": EVENT,
+    "format": integer(1, 10**6),
+    "written_by": text(100),
+}
+OWN_FIELDS = STEP_FIELDS | {"erase": table(blob, blob, MOST_BLOBS), "sizes": blob_sizes}
+INHERITED: dict[str, Check] = {  # as in the base, unless the file has them
     "method": text(50),
     "params": check_stored_params,
     "config": EncoderConfig.check,
@@ -136,16 +160,40 @@ MANIFEST_FIELDS: dict[str, Check] = {
     "store": choice(STORES),
     "metadata": METADATA,
     "prompts": table(text(100), tensors, MOST_BLOBS),
-    "corpora": items(ENTRY, MOST_CORPORA),
-    "tombstones": numbers,
-    "event": EVENT,
-    "erase": table(blob, blob, MOST_BLOBS),
-    "sizes": blob_sizes,
-    "retired": items(blob, MOST_BLOBS),
-    "format": integer(1, 10**6),
-    "written_by": text(100),
+    "statistics": optional(tensors),
 }
-MANIFEST = record(MANIFEST_FIELDS, {"statistics": optional(tensors)})
+PRUNES: dict[str, Check] = {"pruned": items(number, MOST_GENERATIONS)}
+WHOLE_FIELDS = {"corpora": items(ENTRY, MOST_CORPORA), "tombstones": numbers, "retired": items(blob, MOST_BLOBS)}
+MANIFEST = record(
+    OWN_FIELDS | WHOLE_FIELDS | {name: check for name, check in INHERITED.items() if name != "statistics"},
+    PRUNES | {"statistics": INHERITED["statistics"]},
+)
+CORPUS_CHANGES = record(
+    {
+        "keep": integer(0, MOST_CORPORA),
+        "replaced": table(text(10, POSITION, "number"), ENTRY, MOST_CORPORA),
+        "added": WHOLE_FIELDS["corpora"],
+    }
+)
+DELETED = table(text(10, POSITION, "number"), record({"added": numbers, "removed": numbers}), MOST_CORPORA)
+RETIRED = record({"added": items(blob, MOST_BLOBS), "removed": items(blob, MOST_BLOBS)})
+CHANGES = {"base": number, "base_time": text(100), "corpora": CORPUS_CHANGES, "deleted": DELETED, "retired": RETIRED}
+DELTA = record(OWN_FIELDS | CHANGES, INHERITED | PRUNES)
+PRUNED = record(STEP_FIELDS | {"documents": count, "pruned_by": number})
+TAGS = record({"format": integer(1, 10**6), "written_by": text(100), "tags": table(text(MOST_TAG, TAG, "tag"), number, MOST_TAGS)})
+SMALL_FILE = re.compile(r"generations/[0-9]{6,8}\.json|records/[0-9]{6,8}-[0-9a-f]{16}\.json|tags\.json")
+DIGEST = re.compile(r"[0-9a-f]{64}")
+BACKUP = record(
+    {
+        "format": integer(1, 10**6),
+        "written_by": text(100),
+        "time": text(100),
+        "current": text(100),
+        "files": table(text(100, SMALL_FILE, "file of an index"), text(HASH, DIGEST, "sha256"), 2 * MOST_GENERATIONS),
+        "blobs": blob_sizes,
+        "history": items(text(16), MOST_GENERATIONS),
+    }
+)
 EVAL_RECORD = record(
     {"generation": number, "corpus": text(MOST_NAME), "split": text(50), "ranks": ranks},
     {"format": integer(1, 10**6)},
@@ -157,38 +205,54 @@ QUERIES = {
 LISTS = {part: record({"since": number, "entries": items(query, MOST_DOCUMENTS)}) for part, query in QUERIES.items()}
 
 
-def check_manifest(content: Any) -> None:
-    """Raise ValueError unless a manifest has the fields of one, in range, and its parts fit together."""
-    MANIFEST(content)
+def check_content(content: Any, bases: Callable[[int], Iterable[int]]) -> None:
+    """Raise ValueError unless the file of a generation has the fields of one, in range; `bases` are those it may be stored against."""
+    if type(content) is dict and "pruned_by" in content:
+        PRUNED(content)
+    elif type(content) is dict and "base" in content:
+        DELTA(content)
+        if content["base"] not in bases(content["number"]):
+            raise ValueError(f"base is {content['base']}, which generation {content['number']} is not stored against")
+        if any(int(place) >= content["corpora"]["keep"] for place in content["corpora"]["replaced"]):
+            raise ValueError("corpora.replaced has more than corpora.keep")
+    else:
+        MANIFEST(content)
     last, parent = content["number"], content["parent"]
     if parent != (last - 1 or None) or content["event"].get("to", 0) >= last:
         raise ValueError(f"parent is {shown(parent)}, and generation {last} follows another")
     if content["kind"] == "rollback" and "to" not in content["event"]:
         raise ValueError("event has no 'to', and this generation is a rollback")
-    corpora, sizes, tombstones = content["corpora"], content["sizes"], content["tombstones"]
-    if not corpora or any(entry["since"] > last for entry in corpora):
+    if max(content.get("pruned", ()), default=0) >= last or content.get("pruned_by", last + 1) <= last:
+        raise ValueError("a later generation is pruned, or an earlier one pruned this")
+
+
+def check_state(manifest: Manifest) -> None:
+    """Raise ValueError unless the parts of a generation fit together, those of its bases included."""
+    corpora, sizes, tombstones, config = manifest.corpora, manifest.sizes, manifest.tombstones, manifest.config
+    if not corpora or any(entry.since > manifest.number for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
+    if any(sum(each.count for each in entry.merged) != entry.count for entry in corpora if entry.merged):
+        raise ValueError("corpora were merged to other numbers of documents than they have")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
-    if tombstones and tombstones[-1] >= sum(entry["count"] for entry in corpora):
+    if tombstones and tombstones[-1] >= sum(entry.count for entry in corpora):
         raise ValueError("tombstones name documents that do not exist")
-    if max(sum(entry["count"] for entry in corpora), sum(entry.get("passages", 0) for entry in corpora)) > MOST_ROWS:
+    if max(sum(entry.count for entry in corpora), sum(entry.passages for entry in corpora)) > MOST_ROWS:
         raise ValueError("corpora hold more documents than an index can")
-    _check_blobs(content)
-    config = content["config"]
-    if 2 * EncoderConfig(**config).weight_count > sizes[content["encoder"]]:
+    _check_blobs(manifest)
+    if 2 * EncoderConfig(**config).weight_count > sizes[manifest.encoder]:
         raise ValueError("config describes a larger encoder than its blob can hold")
-    tokens = content["params"]["encoding"]["max_tokens"]
+    tokens = manifest.params["encoding"]["max_tokens"]
     if tokens + config.get("position_offset", 0) > config["positions"] or 4 * config["heads"] * tokens**2 > MOST_ATTENTION:
         raise ValueError("params.encoding.max_tokens is more than the encoder reads")
 
 
-def _check_blobs(content: Any) -> None:
+def _check_blobs(manifest: Manifest) -> None:
     """Every blob has a size and one purpose; corpora may share some."""
-    corpora, sizes = content["corpora"], content["sizes"]
-    roles = {part: [entry[part] for entry in corpora if entry.get(part)] for part in PARTS}
+    sizes = manifest.sizes
+    roles = {part: [name for entry in manifest.corpora if (name := getattr(entry, part))] for part in PARTS}
     parts = [name for names in roles.values() for name in names]
-    others = [content["encoder"], content["tokenizer"], *content["prompts"].values(), *filter(None, [content.get("statistics")])]
+    others = [manifest.encoder, manifest.tokenizer, *manifest.prompts.values(), *filter(None, [manifest.statistics])]
     # Probes and queries may both be an empty list.
     groups = [others, roles["probes"] + roles["queries"], *(roles[part] for part in PARTS[:4])]
     if sum(map(len, map(set, groups))) > len({*parts, *others}):

@@ -148,7 +148,7 @@ def field_values(generation: Generation, field: str) -> list[Any]:
     for first, entry, number in _stored_corpora(generation):
         if field == "corpus":
             for document in range(max(first, 0), min(first + entry.count, len(values))):
-                values[document] = entry.name
+                values[document] = entry.arrival_of(document - first).name
             continue
         with generation.stored(number) as documents:
             pairs = documents.titles() if field == "title" else [(place, fields.get(field)) for place, fields in documents.metadata()]

@@ -27,7 +27,7 @@ from promptdsi.evaluation.evaluate import Ranker
 from promptdsi.index.documents import Documents
 from promptdsi.index.encoder_checks import check_encoder, check_prompts
 from promptdsi.index.local_store import LocalPassageStore
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.manifest import Arrival, Entry, Manifest
 from promptdsi.index.results import Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import EncoderConfig
@@ -106,16 +106,18 @@ class Generation:
         blocks: list[RowBlock] = []
         names: list[str] = []
         passages: list[int] = []
+        hidden = set(self.manifest.tombstones)
         for number, entry in enumerate(self.manifest.corpora):
             ids = self.store.outline(entry.ids)
+            hidden.update(self.firsts[number] + position for position in (ids.erased() if None in ids.docids else ()))
             blocks.append(self.store.blobs.rows(entry.rows))
             names += self.manifest.document_names(number, ids.docids, ids.passages, blocks[-1].rows.shape)
             passages += ids.passages
         self.starts = np.cumsum([0, *passages[:-1]])  # the first row of each document
-        if not all(0 <= number < len(names) for number in self.manifest.tombstones):
+        if not all(0 <= number < len(names) for number in hidden):
             raise ValueError("documents are deleted that do not exist")
         docids = [name for name, count in zip(names, passages, strict=True) for _ in range(count)]
-        deleted = {row for number in self.manifest.tombstones for row in range(self.starts[number], self.starts[number] + passages[number])}
+        deleted = {row for number in hidden for row in range(self.starts[number], self.starts[number] + passages[number])}
         threads = self.threads or cores()
         return RowTable(merge_small_blocks(blocks), docids, deleted, document_starts=self.starts, threads=threads)
 
@@ -206,6 +208,11 @@ class Generation:
         number = bisect.bisect_right(self.firsts, document) - 1
         return self.manifest.corpora[number], number, document - self.firsts[number]
 
+    def arrival_of(self, document: int) -> Arrival:
+        """The corpus that a document arrived with."""
+        entry, _, position = self.corpus_of(document)
+        return entry.arrival_of(position)
+
     def origin(self, row: int) -> RowOrigin:
         document = self.document_number(row)
         return RowOrigin(*self.corpus_of(document), row - int(self.starts[document - self.first_document]))
@@ -255,8 +262,8 @@ class Generation:
         place = self.passages.locate([docid])[0]
         if place is None:
             return None
-        entry = self.corpus_of(place.document)[0]
-        return Location(entry.name, entry.since, place.deleted)
+        arrival = self.arrival_of(place.document)
+        return Location(arrival.name, arrival.since, place.deleted)
 
     def stored_queries(self, number: int) -> dict[str, list[Any]]:
         """The training queries stored of a corpus, by docid."""

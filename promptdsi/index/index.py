@@ -9,32 +9,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Self, Unpack, cast, overload
 
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.engine.query_encoder import resolve_engine
-from promptdsi.errors import UsageError
 from promptdsi.evaluation.evaluate import EvalResult
-from promptdsi.index import delete, export, filters, purge, results, search, strangers
+from promptdsi.index import export, filters, results, search, strangers
 from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.opening import open_generation
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.store import Store
+from promptdsi.index.tags import tagged
+from promptdsi.index.upkeep import IndexUpkeep
 from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
-from promptdsi.progress import Progress, silent
-
-Committed = TypeVar("Committed")
 
 
-class Index:
+class Index(IndexUpkeep):
     """A durable index, opened at one generation, whatever others write. `report` is what the last create, add or tune did."""
 
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, pinned: bool = False) -> None:
         self.store, self.path, self.opening, self.pinned = store, store.folder, opening, pinned
         self.report: results.Report | None = None
-        self._manifest: Manifest | None = manifest
-        self._opened: Generation | None = None
+        self._manifest, self._opened = manifest, None
 
     @classmethod
     def create(
@@ -79,7 +76,7 @@ class Index:
         cls,
         path: str | Path,
         *,
-        at: int | None = None,
+        at: int | str | None = None,
         check: bool = True,
         engine: str = "auto",
         device: str = "auto",
@@ -87,7 +84,7 @@ class Index:
         on: str | None = None,
         trust: bool | None = None,
     ) -> Self:
-        """Open an index for reading and writing, at the newest generation or, read-only, at generation `at`. Writes nothing.
+        """Open an index for reading and writing, at the newest generation or, read-only, at `at`, a number or a tag. Writes nothing.
 
         `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
@@ -96,8 +93,9 @@ class Index:
         """
         store = Store(Path(path).expanduser())
         store.checks = strangers.screen(store.folder, at, trust)
-        index = cls(store, store.manifest(at), Opening(check, resolve_engine(engine, device), device, threads, on), pinned=at is not None)
-        return index._load(at) if check else index
+        number, opening = None if at is None else tagged(store, at), Opening(check, resolve_engine(engine, device), device, threads, on)
+        index = cls(store, store.manifest(number), opening, pinned=at is not None)
+        return index._load(number) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
         """Another `Index` of the same folder; files that this one verified are not verified again, files about to be purged not used."""
@@ -110,22 +108,11 @@ class Index:
         return Store(Path(path).expanduser()).commit_mark()
 
     @property
-    def manifest(self) -> Manifest:
-        """The manifest of the generation this index answers from."""
-        if self._manifest is None:
-            self._manifest = self._opened.manifest if self._opened else self.store.manifest()
-        return self._manifest
-
-    @property
     def opened(self) -> Generation:
         """The opened generation. After a write it is opened when next needed: writing itself opens no document."""
         if self._opened is None:
             self._opened = open_generation(self.store, self.opening, at=self.manifest.number)
         return self._opened
-
-    @property
-    def generation(self) -> int:
-        return self.manifest.number
 
     def __len__(self) -> int:
         return self.manifest.documents
@@ -236,42 +223,6 @@ class Index:
         """The evaluations that were recorded, by generation, then by corpus."""
         return self.store.read_records()
 
-    def folders_of(self, docids: Sequence[str] | None = None) -> dict[str, Path]:
-        """The folders in which files of these documents, by default the deleted ones, still lie: `sync` would add them again."""
-        return delete.folders_of(self.store, self.manifest, docids)
-
-    def delete(self, docids: str | Sequence[str]) -> Manifest:
-        """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
-        return self._committed(delete.delete(self._writable(), delete.docid_list(docids)))
-
-    def undelete(self, docids: str | Sequence[str]) -> Manifest:
-        """Show deleted documents again."""
-        return self._committed(delete.undelete(self._writable(), delete.docid_list(docids)))
-
-    def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
-        """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""
-        return self._committed(purge.purge(self._writable(), None if docids is None else delete.docid_list(docids)))
-
-    def rollback(self, to: int | None = None) -> Manifest:
-        """Commit a new generation that equals an earlier one, by default the one before the last change; again, one further back."""
-        return self._committed(delete.rollback(self._writable(), to))
-
-    def log(self) -> list[Manifest]:
-        """Every generation, oldest first."""
-        return self.store.history()
-
-    def info(self) -> results.IndexSummary:
-        """What this generation contains."""
-        return self.manifest.summary()
-
-    def disk_usage(self) -> results.DiskUsage:
-        """The size of the folder, and what `purge` or the next write would remove."""
-        return delete.disk_usage(self.store, self.manifest)
-
-    def verify(self, *, untrusted: bool = False, progress: Progress = silent) -> results.Verification:
-        """Check every file and every generation; with `untrusted` in a child process, which also opens and searches the index."""
-        return strangers.verify_any(self.store, untrusted=untrusted, progress=progress)
-
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
         return export.export((self if self.opening.on is None else type(self).open(self.path, at=self.generation)).opened, to, Path(folder))
@@ -281,13 +232,3 @@ class Index:
         self._opened = open_generation(self.store, self.opening, at=at, **how)
         self._manifest = self._opened.manifest
         return self
-
-    def _writable(self) -> Store:
-        if self.pinned:
-            raise UsageError(f"the index was opened at generation {self.generation}: that one is read only")
-        return self.store
-
-    def _committed(self, result: Committed) -> Committed:
-        """Forget the generation that was current before a write; the newest one is opened when next needed."""
-        self._opened = self._manifest = None
-        return result

@@ -1,29 +1,23 @@
-"""A manifest: the description of one generation, as JSON that carries its own checksum."""
+"""A manifest: the description of one generation. `index/deltas.py` says how it is stored."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
 import datetime
-import hashlib
 import itertools
-import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple
 
-from promptdsi.aliases import MANIFEST, renamed
-from promptdsi.checks import check_depth, parse_json
 from promptdsi.errors import DataError
-from promptdsi.files import read_plain
-from promptdsi.index.file_checks import MOST_MANIFEST, MOST_MANIFEST_MEMORY, PARTS, check_manifest
+from promptdsi.index.file_checks import PARTS
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
-from promptdsi.methods.options import current_params
+from promptdsi.index.sealed import FORMAT
 
-FORMAT = 3  # 2 had no passages and no words; 1 had other names too, which `promptdsi.aliases` lists
-HEAD, TAIL = b'{"content":', len(b',"sha256":"') + 64 + len(b'"}\n')
 INCONSISTENT: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
@@ -32,6 +26,25 @@ INCONSISTENT: tuple[type[Exception], ...] = (
     RuntimeError,
     MemoryError,
 )  # by wrong files
+
+
+class Arrival(NamedTuple):
+    """Documents that arrived together: the name of their corpus, their generation, how many, and the folder they were read from."""
+
+    name: str
+    since: int
+    count: int
+    source: str | None = None
+    prefix: str = ""
+
+
+class PlacedArrival(NamedTuple):
+    """An arrival, the entry that its documents are in, their positions in it, and their numbers in the generation."""
+
+    arrival: Arrival
+    entry: Entry
+    positions: range
+    numbers: range
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,29 @@ class Entry:
     fast: bool = False  # added without training
     source: str | None = None  # the folder of files it was read from
     prefix: str = ""  # what was put before paths in that folder, to make docids
+    merged: tuple[Arrival, ...] = ()  # the small corpora that `prune --merge` put together here, in their order
+
+    @property
+    def arrivals(self) -> tuple[Arrival, ...]:
+        """The corpora that these documents arrived as: more than one where small ones were merged."""
+        return self.merged or (Arrival(self.name, self.since, self.count, self.source, self.prefix),)
+
+    def arrival_of(self, position: int) -> Arrival:
+        """The corpus that a document arrived with."""
+        return self.place_of(position)[0]
+
+    def place_of(self, position: int) -> tuple[Arrival, int]:
+        """The corpus that a document arrived with, and its position in that."""
+        number = bisect.bisect_right(self._ends, position)
+        return self.arrivals[number], position - (self._ends[number - 1] if number else 0)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the documents of each arrival begin and end."""
+        return list(itertools.pairwise([0, *self._ends]))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(itertools.accumulate(arrival.count for arrival in self.arrivals))
 
     @property
     def row_count(self) -> int:
@@ -81,7 +117,8 @@ class Manifest:
     tombstones: tuple[int, ...] = ()  # numbers of deleted documents, counted over all corpora
     event: dict[str, Any] = field(default_factory=dict)
     erase: dict[str, str] = field(default_factory=dict)  # blobs this purge removes from all generations → their replacements
-    sizes: dict[str, int] = field(default_factory=dict)
+    pruned: tuple[int, ...] = ()  # generations that this prune removes
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of its blobs; others of the same index may be in it
     retired: tuple[str, ...] = ()  # blobs that only earlier generations need
     format: int = FORMAT
     written_by: str = ""
@@ -103,7 +140,30 @@ class Manifest:
 
     def firsts(self) -> list[int]:
         """The document number at which each corpus begins."""
+        return self._firsts
+
+    @cached_property
+    def _firsts(self) -> list[int]:
         return list(itertools.accumulate((entry.count for entry in self.corpora[:-1]), initial=0))[: len(self.corpora)]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of all corpora."""
+        return frozenset(arrival.name for entry in self.corpora for arrival in entry.arrivals)
+
+    def arrivals(self) -> Iterator[PlacedArrival]:
+        """All documents by the corpora they arrived as, in order."""
+        for entry, first in zip(self.corpora, self.firsts(), strict=True):
+            start = 0
+            for arrival in entry.arrivals:
+                end = start + arrival.count
+                yield PlacedArrival(arrival, entry, range(start, end), range(first + start, first + end))
+                start = end
+
+    def deleted_in(self, numbers: range) -> int:
+        """How many of these documents are deleted."""
+        low, high = (bisect.bisect_left(self.tombstones, number) for number in (numbers.start, numbers.stop))
+        return high - low
 
     def deleted_positions(self) -> list[list[int]]:
         """The positions of each corpus's deleted documents."""
@@ -144,8 +204,15 @@ class Manifest:
     def summary(self) -> IndexSummary:
         """What this generation contains, for people and programs."""
         corpora = [
-            CorpusSummary(entry.name, entry.count - len(deleted), entry.since, not entry.fast, bool(entry.probes), bool(entry.queries))
-            for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True)
+            CorpusSummary(
+                arrival.name,
+                len(numbers) - self.deleted_in(numbers),
+                arrival.since,
+                not entry.fast,
+                bool(entry.probes),
+                bool(entry.queries),
+            )
+            for arrival, entry, _, numbers in self.arrivals()
         ]
         return IndexSummary(
             generation=self.number,
@@ -161,94 +228,61 @@ class Manifest:
             corpora=corpora,
         )
 
+    def sources(self) -> list[str]:
+        """The folders that documents of this generation arrived from. What `teach` changes comes from where it came from before."""
+        arrived = [placed.arrival for placed in self.arrivals() if placed.arrival.since == self.number and self.kind != "teach"]
+        return list(self.event.get("folders", [arrival.source for arrival in arrived if arrival.source]))
+
     @staticmethod
-    def folders(history: Sequence[Manifest]) -> list[FolderSummary]:
+    def folders(log: Sequence[Manifest | PrunedGeneration]) -> list[FolderSummary]:
         """The folders that documents of the newest generation came from. A sync that changed nothing made no generation."""
-        newest, synced = history[-1], dict[str, Manifest]()
-        state: Manifest | None = newest
+        newest, synced = log[-1], dict[str, Manifest | PrunedGeneration]()
+        assert isinstance(newest, Manifest), "the newest generation is never pruned"
+        state: Manifest | PrunedGeneration | None = newest
         while state is not None:
-            arrived = [entry.source for entry in state.corpora if entry.since == state.number and entry.source and state.kind != "teach"]
-            for folder in state.event.get("folders", arrived):
+            for folder in state.sources():
                 synced.setdefault(folder, state)
             before = state.event["to"] if state.kind == "rollback" else state.parent  # what was rolled back is undone
-            state = history[before - 1] if before else None
+            state = log[before - 1] if before else None
         documents, prefixes = Counter[str](), dict[str, str]()
-        for entry, deleted in zip(newest.corpora, newest.deleted_positions(), strict=True):
-            if entry.source in synced:
-                documents[entry.source] += entry.count - len(deleted)
-                prefixes[entry.source] = entry.prefix
+        for arrival, _, _, numbers in newest.arrivals():
+            if arrival.source is not None and arrival.source in synced:
+                documents[arrival.source] += len(numbers) - newest.deleted_in(numbers)
+                prefixes[arrival.source] = arrival.prefix
         return [
             FolderSummary(folder, prefix, documents[folder], synced[folder].number, synced[folder].time)
             for folder, prefix in prefixes.items()
         ]
 
-    def follows(self, path: Path) -> Entry | None:
+    def follows(self, path: Path) -> Arrival | None:
         """A corpus that came from a folder which a path lies in, equals or contains, and of which documents can be retrieved."""
-        for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True):
-            if entry.source is not None and len(deleted) < entry.count:
-                folder = Path(entry.source)
+        for arrival, _, _, numbers in self.arrivals():
+            if arrival.source is not None and self.deleted_in(numbers) < len(numbers):
+                folder = Path(arrival.source)
                 if path.is_relative_to(folder) or folder.is_relative_to(path):
-                    return entry
+                    return arrival
         return None
 
     def next(self, kind: str, **changes: Any) -> Manifest:
         """The generation after this one, equal to it apart from `changes`."""
-        fresh: dict[str, Any] = {"event": {}, "erase": {}}
+        fresh: dict[str, Any] = {"event": {}, "erase": {}, "pruned": ()}
         return replace(self, number=self.number + 1, parent=self.number, kind=kind, time=now(), **(fresh | changes))
 
-    def to_bytes(self) -> bytes:
-        return sealed(asdict(self))
 
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        content = unsealed(path)
-        try:
-            if content.get("format") == 1 and isinstance(params := content.get("params"), dict):
-                content = renamed(content, MANIFEST) | {"params": current_params(params)}
-            check_manifest(content)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"is no manifest: {str(error).strip()}; run `promptdsi verify`", path=path) from None
-        corpora = tuple(Entry(**entry) for entry in content.pop("corpora"))
-        lists = {name: tuple(content[name]) for name in ("tombstones", "retired")}
-        return cls(**content | lists | {"corpora": corpora})
+class PrunedGeneration(NamedTuple):
+    """What is left of a generation that was pruned: when and how it was made, and how many documents could be retrieved."""
+
+    number: int
+    parent: int | None
+    kind: str
+    time: str
+    event: dict[str, Any]
+    documents: int
+
+    def sources(self) -> list[str]:
+        """The folders that documents of this generation arrived from."""
+        return list(self.event.get("folders", ()))
 
 
 def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def sealed(value: dict[str, Any]) -> bytes:
-    """JSON whose last field is the sha256 of the bytes before it.
-
-    Examples
-    --------
-    >>> sealed({"ranks": [1]})[:25]
-    b'{"content":{"ranks":[1]},'
-    """
-    body = HEAD + json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
-    return body + b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode()
-
-
-def unsealed(path: Path) -> dict[str, Any]:
-    """The content of a sealed file; DataError if a byte of it has changed or a newer release wrote it."""
-    try:
-        raw = read_plain(path, MOST_MANIFEST)
-    except FileNotFoundError:
-        raise DataError("is missing; restore it from a copy", path=path) from None
-    body, seal = raw[:-TAIL], raw[-TAIL:]
-    try:
-        content = parse_json(raw, most=MOST_MANIFEST_MEMORY)["content"]
-        check_depth(content)
-        newer = type(content.get("format", 0)) is int and content.get("format", 0) > FORMAT
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise DataError("is damaged (not readable as JSON); restore it from a copy", path=path) from None
-    if newer:
-        release = str(content.get("written_by"))[:50]
-        raise DataError(
-            f"was written by promptdsi {release} in format {content['format']}, "
-            f"this release reads up to format {FORMAT}: install promptdsi {release} or newer",
-            path=path,
-        )
-    if not body.startswith(HEAD) or seal != b',"sha256":"%s"}\n' % hashlib.sha256(body).hexdigest().encode():
-        raise DataError("is damaged (sha256 differs); restore it from a copy", path=path)
-    return dict(content)

@@ -96,11 +96,13 @@ def load_method(store: Store, manifest: Manifest, *, device: str = "auto", last:
         for number in order:
             entry, first = manifest.corpora[number], sum(len(block.docids) for block in blocks)
             ids = store.ids(entry.ids)
-            rows = store.blobs.tensors(entry.rows)["rows"]
-            names = manifest.document_names(number, ids.docids, ids.passages, rows.shape)
-            starts = list(accumulate(ids.passages, initial=first))
-            deleted |= {row for position in deleted_positions[number] for row in range(starts[position], starts[position + 1])}
-            blocks.append(DocumentBlock([name for name, count in zip(names, ids.passages, strict=True) for _ in range(count)], rows))
+            rows, passages = store.blobs.tensors(entry.rows)["rows"], ids.passages
+            names = manifest.document_names(number, ids.docids, passages, rows.shape)
+            starts = list(accumulate(passages, initial=0))
+            deleted |= {first + row for position in deleted_positions[number] for row in range(starts[position], starts[position + 1])}
+            docids = [name for name, count in zip(names, passages, strict=True) for _ in range(count)]
+            for begin, end in entry.spans():  # a block has no docid twice
+                blocks.append(DocumentBlock(docids[starts[begin] : starts[end]], rows[starts[begin] : starts[end]]))
         tensors = {name: store.blobs.tensors(name) for name in set(manifest.prompts.values())}
         learned = Learned(
             EncoderConfig(**manifest.config),

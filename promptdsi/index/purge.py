@@ -32,13 +32,12 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
     with store.writing():
         current = store.manifest()
         was_pending = store.purge_pending(current)
-        parent = store.finish_purge(current)
+        parent = store.finish(current)
         if was_pending and docids is None:
             return parent
         store.clean()
         history = store.history()
-        for manifest in history:
-            store.check(manifest, {entry.ids for entry in manifest.corpora})
+        store.check(history[-1], {entry.ids for manifest in history for entry in manifest.corpora})
         positions = _deleted(store, history) if docids is None else _named(store, history, docids, must_exist=not was_pending)
         if not positions:
             if was_pending:
@@ -52,7 +51,7 @@ def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
         if in_use := manifest.blobs() & renamed.keys():
             raise AssertionError(f"purge would remove {min(in_use)}, which is in use")
         store.commit(manifest)
-        return store.finish_purge(store.manifest())
+        return store.finish(store.manifest())
 
 
 def _named(store: Store, history: Sequence[Manifest], docids: Iterable[str], *, must_exist: bool = True) -> Positions:
@@ -81,15 +80,31 @@ def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
         deleted[_key(entry)] = {position for position in hidden if docids[position] is not None}
         names |= {docid for position in deleted[_key(entry)] if (docid := docids[position]) is not None}
         live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
-    positions = _named(store, history, names - live)
-    for key in [key for key, erased in deleted.items() if erased]:
-        positions[key] = positions.get(key, set()) | deleted[key]
+    positions, places = _named(store, history, names - live), _places(history)
+    for entry in current.corpora:
+        for position in deleted[_key(entry)]:
+            arrival, offset = entry.place_of(position)
+            for key, start in places[arrival.since, arrival.name]:
+                positions.setdefault(key, set()).add(start + offset)
     return positions
+
+
+def _places(history: Sequence[Manifest]) -> dict[CorpusKey, list[tuple[CorpusKey, int]]]:
+    """The corpora that hold what arrived together, and where it begins in each: small ones may have been merged since."""
+    places: dict[CorpusKey, list[tuple[CorpusKey, int]]] = {}
+    for entry in _corpora(history):
+        starts = accumulate((arrival.count for arrival in entry.arrivals), initial=0)
+        for arrival, start in zip(entry.arrivals, starts, strict=False):
+            places.setdefault((arrival.since, arrival.name), []).append((_key(entry), start))
+    return places
 
 
 def _counts(store: Store, history: Sequence[Manifest], positions: Positions) -> dict[str, int]:
     """Documents that are erased; their versions, where there are more; and versions of documents of which a newer one stays."""
-    docids = Counter(store.docids(entry)[position] for entry in _corpora(history) for position in positions.get(_key(entry), ()))
+    erased = [(entry, position) for entry in _corpora(history) for position in positions.get(_key(entry), ())]
+    # A corpus and the one that it was merged into hold the same version.
+    versions_erased = {(entry.arrival_of(position)[:2], store.docids(entry)[position]) for entry, position in erased}
+    docids = Counter(docid for _, docid in versions_erased)
     current, stay = history[-1], set[str | None]()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
         left = set(range(entry.count)).difference(hidden, positions.get(_key(entry), ()))

@@ -260,6 +260,26 @@ class DiskUsage(NamedTuple):
     purge_unfinished: bool
 
 
+class PruneReport(NamedTuple):
+    """What a prune did, or would do: generations dropped and left, bytes of files that no other needs, and corpora merged."""
+
+    generation: int
+    pruned: list[int]
+    left: list[int]
+    bytes: int
+    merged: int = 0
+
+
+class BackupReport(NamedTuple):
+    """What a backup holds, and the files and bytes that had to be copied for it."""
+
+    generation: int
+    copied: int
+    copied_bytes: int
+    blobs: int
+    bytes: int
+
+
 class EvalRecord(NamedTuple):
     """The best rank of each query of one recorded evaluation; no text."""
 

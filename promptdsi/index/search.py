@@ -101,7 +101,7 @@ def _hits(generation: Generation, request: SearchRequest, retrieved: Retrieved) 
 
 
 def _hit(generation: Generation, query: str, rank: int, passage: StoredPassage, score: float, confidence: float | None) -> Hit:
-    entry, document, span = generation.corpus_of(passage.document)[0], generation.document(passage.document), passage.span
+    arrival, document, span = generation.arrival_of(passage.document), generation.document(passage.document), passage.span
     title = text = heading = ""
     page = None
     if document:
@@ -110,7 +110,7 @@ def _hit(generation: Generation, query: str, rank: int, passage: StoredPassage, 
         page = page_at(document.metadata, start + (best_match(part, query) if PAGES in document.metadata else 0))
         begins = HEADING.match(part)  # it is shown above the snippet
         text = snippet((part[begins.end() :].strip() if begins else "") or part, query)
-    return Hit(rank, passage.docid, score, confidence, title, text, span, heading, page, entry.name, entry.since)
+    return Hit(rank, passage.docid, score, confidence, title, text, span, heading, page, arrival.name, arrival.since)
 
 
 def heading_at(text: str, position: int) -> str:
@@ -145,7 +145,7 @@ def nearest_rows(generation: Generation, rows: list[int], k: int = NEIGHBORS) ->
 
     def neighbor(passage: StoredPassage, similarity: float) -> Neighbor:
         document = generation.document(passage.document)
-        corpus = generation.corpus_of(passage.document)[0].name
+        corpus = generation.arrival_of(passage.document).name
         return Neighbor(passage.docid, document.title if document else "", similarity, corpus)
 
     return [[neighbor(*pair) for pair in pairs] for pairs in generation.passages.neighbors(rows, k)]

@@ -74,6 +74,7 @@ class ShardGeneration(Generation):
         self.starts = np.cumsum([0, *passages])[:-1]
         low, high = np.searchsorted(self.manifest.tombstones, (self.first_document, self.first_document + len(names))).tolist()
         hidden = [number - self.first_document for number in self.manifest.tombstones[low:high]]
+        hidden += [number for number, name in enumerate(names) if name.startswith("\0")]  # purged
         deleted = {row for number in hidden for row in range(self.starts[number], self.starts[number] + passages[number])}
         rows = [name for name, count in zip(names, passages, strict=True) for _ in range(count)]
         return RowTable(merge_small_blocks(blocks), rows, deleted, document_starts=self.starts, threads=self.threads or cores())

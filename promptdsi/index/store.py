@@ -18,24 +18,28 @@ from typing import Any
 
 from promptdsi import __version__
 from promptdsi.errors import DataError, UsageError
-from promptdsi.files import atomic_write, make_folder, read_plain, remove, sha256_of
+from promptdsi.files import atomic_write, files_in, make_folder, read_plain, remove, sha256_of
 from promptdsi.index.blobs import Blobs, Ids, is_plain
+from promptdsi.index.deltas import bases
 from promptdsi.index.documents import Documents
 from promptdsi.index.file_checks import EVAL_RECORD, MOST_MANIFEST, NAME
 from promptdsi.index.lock import is_held, writing
-from promptdsi.index.manifest import FORMAT, Entry, Manifest, sealed, unsealed
+from promptdsi.index.manifest import Entry, Manifest, PrunedGeneration
+from promptdsi.index.manifest_files import ManifestFiles
 from promptdsi.index.results import EvalRecord, NoIndex
+from promptdsi.index.sealed import FORMAT, sealed, unsealed
 from promptdsi.wording import siblings_of, suggest_path
 
 CACHED_BLOBS = 256
+CHECKERS = 4  # threads that verify checksums
 CURRENT = re.compile(rb"(\d{6,8}) ([0-9a-f]{64})\n")
 MOST_CURRENT = 100  # bytes
-NUMBER = re.compile(r"[0-9]{6,8}")
 FOLDERS = ("blobs", "generations", "records")
+TAGS_FILE = "tags.json"  # names of generations (`index/tags.py`)
 WORK = ".learning"  # checkpoints of a create that is under way
 MARK = ".creating"  # exists while a create is under way: a folder that has it may be started again
 # Files that have not got their name yet. Other hidden files are not ours to remove.
-TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents|rows)\..+")
+TEMPORARY = re.compile(r"\.(CURRENT|tags\.json|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9a-f]{64}\.[a-z]+|documents|rows)\..+")
 
 
 class Store:
@@ -44,10 +48,12 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
+        self.manifests = ManifestFiles(folder / "generations")
         self.checks: list[str] = []  # what a child process checked, where the index is a stranger's
         # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
         self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
         self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))
+        self.erased: Callable[[str], list[int]] = functools.cache(lambda name: self.blobs.ids(name).erased())
 
     def docids(self, entry: Entry) -> list[str | None]:
         """The docids of a corpus."""
@@ -105,36 +111,38 @@ class Store:
         return (self.folder / MARK).is_file() and not (self.folder / "CURRENT").exists()
 
     def manifest_path(self, number: int) -> Path:
-        return self.folder / "generations" / f"{number:06d}.json"
+        return self.manifests.path(number)
 
     def manifest(self, number: int | None = None) -> Manifest:
         """A generation, the current one by default."""
         current = self.current()
         if number is not None and not 1 <= number <= current:
             raise UsageError(f"{self.folder} has generations 1 to {current}, not {number}")
-        return self.read_manifest(current if number is None else number)
-
-    def read_manifest(self, number: int) -> Manifest:
-        """A generation by its number, current or not."""
-        manifest = Manifest.read(self.manifest_path(number))
-        if manifest.number != number:
-            raise DataError(f"is the manifest of generation {manifest.number}; restore it from a copy", path=self.manifest_path(number))
-        return manifest
+        return self.manifests.read(current if number is None else number)
 
     def check(self, manifest: Manifest, names: Iterable[str]) -> None:
         """Raise DataError unless these blobs of a generation are intact; in threads, since hashing releases the GIL."""
-        with ThreadPoolExecutor(max_workers=4, thread_name_prefix="promptdsi-verify") as pool:
-            for _ in pool.map(lambda name: self.blobs.check(name, manifest.sizes[name]), sorted(names)):
+        ordered = sorted(names, key=lambda name: (-manifest.sizes[name], name))
+
+        def check_share(first: int) -> None:  # the largest first; a task for each of thousands of small ones would take longer than it
+            for name in ordered[first::CHECKERS]:
+                self.blobs.check(name, manifest.sizes[name])
+
+        with ThreadPoolExecutor(CHECKERS, thread_name_prefix="promptdsi-verify") as pool:
+            for _ in pool.map(check_share, range(CHECKERS)):
                 pass
 
     def numbers(self) -> list[int]:
         """Every generation that has a manifest, committed or not."""
-        names = [path.stem for path in (self.folder / "generations").glob("*.json")] if (self.folder / "generations").is_dir() else []
-        return sorted(int(name) for name in names if NUMBER.fullmatch(name))
+        return self.manifests.numbers()
+
+    def log(self) -> list[Manifest | PrunedGeneration]:
+        """All committed generations, oldest first, also those that were pruned."""
+        return self.manifests.log(self.current())
 
     def history(self) -> list[Manifest]:
-        """All committed generations, oldest first."""
-        return [self.read_manifest(number) for number in range(1, self.current() + 1)]
+        """All committed generations that were not pruned, oldest first."""
+        return [generation for generation in self.log() if isinstance(generation, Manifest)]
 
     def write_record(self, record: EvalRecord) -> Path:
         """Store the ranks of an evaluation; the same evaluation again replaces its record."""
@@ -162,11 +170,11 @@ class Store:
             yield
 
     def ready(self, names: Callable[[Manifest], set[str]], *, clean: bool = True) -> Manifest:
-        """The current generation, for a writer: an interrupted purge completed, the named blobs checked, leftovers removed.
+        """The current generation, for a writer: an interrupted purge or prune completed, the named blobs checked, leftovers removed.
 
         Without `clean` leftovers stay: among them may be a checkpoint to continue from.
         """
-        manifest = self.finish_purge(self.manifest())
+        manifest = self.finish(self.manifest())
         self.check(manifest, names(manifest))
         if clean:
             self.clean()
@@ -176,19 +184,39 @@ class Store:
         """Whether something the current generation's purge should have erased is still there."""
         return bool(self.blobs.names() & current.erase.keys())
 
-    def finish_purge(self, current: Manifest) -> Manifest:
-        """Complete the purge that made the current generation, if it was interrupted; every writer does this first."""
+    def prune_pending(self, current: Manifest) -> bool:
+        """Whether the current generation's prune is unfinished: the first of its generations goes last."""
+        return bool(current.pruned) and not self.manifests.is_pruned(min(current.pruned))
+
+    def finish(self, current: Manifest) -> Manifest:
+        """Complete the purge or prune that made the current generation, if it was interrupted; every writer does this first."""
         if self.purge_pending(current):
-            for manifest in self.history()[:-1]:
-                if manifest.blobs() & current.erase.keys() or current.erase.keys() & set(manifest.retired):
-                    self.write_manifest(self.hide_erased(manifest.renamed(current.erase)))
+            history = {manifest.number: manifest for manifest in self.history()}
+            renamed = {
+                manifest.number: self.hide_erased(manifest.renamed(current.erase))
+                for manifest in history.values()
+                if manifest.number < current.number and self._names_erased(manifest, current)
+            }
+            for number in history.keys() - {current.number}:
+                if number in renamed or not renamed.keys().isdisjoint(bases(number)):
+                    self.write_manifest(renamed.get(number, history[number]), states=history | renamed)
             remove([self.blobs.folder / name for name in sorted(self.blobs.names() & current.erase.keys())])
+        if self.prune_pending(current):
+            states, pruned = {manifest.number: manifest for manifest in self.history()}, set(current.pruned)
+            for number in states.keys() - pruned - {current.number}:
+                if not pruned.isdisjoint(bases(number)):
+                    self.write_manifest(states[number], states=states, without=pruned)
+            for number in sorted(pruned & states.keys(), reverse=True):  # what is stored against others goes before them
+                self.manifests.prune(states[number], current.number)
         return current
+
+    def _names_erased(self, manifest: Manifest, current: Manifest) -> bool:
+        return bool(manifest.blobs() & current.erase.keys() or current.erase.keys() & set(manifest.retired))
 
     def hide_erased(self, manifest: Manifest) -> Manifest:
         """The generation with every document that has no docid marked as deleted."""
-        docids = [docid for entry in manifest.corpora for docid in self.docids(entry)]
-        erased = {number for number, docid in enumerate(docids) if docid is None}
+        firsts = zip(manifest.corpora, manifest.firsts(), strict=True)
+        erased = {first + position for entry, first in firsts for position in self.erased(entry.ids)}
         return replace(manifest, tombstones=tuple(sorted(erased.union(manifest.tombstones))))
 
     def check_new(self) -> None:
@@ -220,20 +248,23 @@ class Store:
                 for name in (*FOLDERS, "."):
                     (self.folder / name).rmdir()
 
-    def write_manifest(self, manifest: Manifest) -> None:
+    def write_manifest(self, manifest: Manifest, **how: Any) -> None:
+        """Write a manifest; the keywords are those of `ManifestFiles.write`."""
         # Sizes recorded by earlier generations are kept, not measured again: damage must not be recorded as correct.
-        sizes = {name: manifest.sizes.get(name) or self.blobs.size(name) for name in sorted(manifest.blobs())}
-        complete = replace(manifest, sizes=sizes, format=FORMAT, written_by=__version__)
-        with atomic_write(self.manifest_path(manifest.number)) as file:
-            file.write(complete.to_bytes())
+        sizes = {name: manifest.sizes.get(name) or self.blobs.size(name) for name in manifest.blobs()}
+        self.manifests.write(replace(manifest, sizes=sizes, format=FORMAT, written_by=__version__), **how)
 
-    def commit(self, manifest: Manifest) -> Manifest:
-        """Make a generation the current one. Its blobs are written and synced."""
+    def commit(self, manifest: Manifest, *, others: Iterable[Manifest] | None = None) -> Manifest:
+        """Make a generation the current one. Its blobs are written and synced.
+
+        `others` are the generations that stay, where not all do.
+        """
         before: set[str] = set()
-        if manifest.number > 1:
+        if manifest.number > 1 and others is None:
             parent = self.manifest().renamed(manifest.erase)
             before = parent.blobs() | set(parent.retired)
-        self.write_manifest(replace(manifest, retired=tuple(sorted(before - manifest.blobs()))))
+        before.update(*(other.blobs() for other in others or ()))
+        self.write_manifest(replace(manifest, retired=tuple(sorted(before - manifest.blobs()))), without=manifest.pruned)
         self.point_to(manifest.number)
         if manifest.number == 1:
             self.clean()
@@ -248,10 +279,10 @@ class Store:
         manifest = self.manifest()
         needed = manifest.blobs() | set(manifest.retired) | manifest.erase.keys()  # those a purge removes, or has removed
         paths = [self.folder / MARK] if (self.folder / MARK).is_file() else []
-        paths += [path for folder in (".", *FOLDERS) for path in _files(self.folder / folder) if TEMPORARY.fullmatch(path.name)]
-        paths += _files(self.folder / WORK)
+        paths += [path for folder in (".", *FOLDERS) for path in files_in(self.folder / folder) if TEMPORARY.fullmatch(path.name)]
+        paths += files_in(self.folder / WORK)
         paths += [self.manifest_path(number) for number in self.numbers() if number > manifest.number]
-        paths += [path for path in _files(self.blobs.folder) if NAME.fullmatch(path.name) and path.name not in needed]
+        paths += [path for path in files_in(self.blobs.folder) if NAME.fullmatch(path.name) and path.name not in needed]
         return sorted(paths)
 
     def clean(self) -> None:
@@ -262,14 +293,9 @@ class Store:
 
     def clean_unfinished(self) -> None:
         """Before a create continues: nothing was committed, so everything but the mark and the checkpoint is removed."""
-        files = [path for folder in FOLDERS[:2] for path in _files(self.folder / folder)]
+        files = [path for folder in FOLDERS[:2] for path in files_in(self.folder / folder)]
         remove([path for path in files if NAME.fullmatch(path.name) or path.suffix == ".json" or TEMPORARY.fullmatch(path.name)])
-        remove([path for path in _files(self.folder) if TEMPORARY.fullmatch(path.name)])
-
-
-def _files(folder: Path) -> list[Path]:
-    """The files of a folder; none where the folder is missing: empty folders get lost in copies."""
-    return [path for path in folder.iterdir() if is_plain(path)] if folder.is_dir() else []
+        remove([path for path in files_in(self.folder) if TEMPORARY.fullmatch(path.name)])
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def is_foreign(folder: Path) -> bool:
         return False  # there is no index, which opening it says
 
 
-def screen(folder: Path, at: int | None = None, trust: bool | None = False) -> list[str]:
+def screen(folder: Path, at: int | str | None = None, trust: bool | None = False) -> list[str]:
     """Open and search an index in a child process unless it is to be trusted; DataError if that fails, else what was checked.
 
     Where `trust` is not said, an index that belongs to another user is not trusted.
@@ -77,7 +77,7 @@ def _run_child(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def look(folder: str, at: int | None = None, complete: bool = False) -> dict[str, Any]:
+def look(folder: str, at: int | str | None = None, complete: bool = False) -> dict[str, Any]:
     """What the child does: open every file of the generation, load tokenizer and encoder, search with explanations, read all metadata."""
     from promptdsi.index.index import Index
 

@@ -83,14 +83,15 @@ def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path]) -> lis
     for folder in resolved:
         if inner := [other for other in resolved if other != folder and folder in other.parents]:
             raise UsageError(f"the folder {inner[0]} lies inside {folder}: its files would be indexed twice")
-    prefixes = {entry.source: entry.prefix for entry in manifest.corpora if entry.source is not None}
+    arrivals = [placed.arrival for placed in manifest.arrivals()]
+    prefixes = {arrival.source: arrival.prefix for arrival in arrivals if arrival.source is not None}
     live = _live_by_source(store, manifest)
     first_parts = {docid.partition("/")[0] for documents in live.values() for docid in documents}
     sources = []
     for folder in resolved:
         if str(folder) not in prefixes:
-            if folder.is_dir() and (entry := manifest.follows(folder)) is not None:
-                where = f"lies inside {entry.source}" if folder.is_relative_to(entry.source or "") else f"contains {entry.source}"
+            if folder.is_dir() and (followed := manifest.follows(folder)) is not None:
+                where = f"lies inside {followed.source}" if folder.is_relative_to(followed.source or "") else f"contains {followed.source}"
                 raise UsageError(f"the folder {folder} {where}, which the index follows already: its files would be indexed twice")
             taken = first_parts | {prefix.rstrip("/") for prefix in prefixes.values()}
             prefixes[str(folder)] = f"{unique_name(folder.name or 'folder', taken)}/"
@@ -101,12 +102,12 @@ def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path]) -> lis
 def _live_by_source(store: Store, manifest: Manifest) -> dict[str | None, dict[str, tuple[int, str]]]:
     """Number and content hash of the documents that can be retrieved, by folder and docid; None for those that came from no folder."""
     live: dict[str | None, dict[str, tuple[int, str]]] = {}
-    deleted, number = set(manifest.tombstones), 0
-    for entry in manifest.corpora:
-        for docid, content in store.hashed_docids(entry):
+    deleted = set(manifest.tombstones)
+    for arrival, entry, positions, numbers in manifest.arrivals():
+        hashed = store.hashed_docids(entry)[positions.start : positions.stop]
+        for (docid, content), number in zip(hashed, numbers, strict=True):
             if docid is not None and number not in deleted:
-                live.setdefault(entry.source, {})[docid] = (number, content)
-            number += 1
+                live.setdefault(arrival.source, {})[docid] = (number, content)
     return live
 
 
@@ -138,7 +139,7 @@ def _commit(store: Store, parent: Manifest, changes: Sequence[FolderChanges], re
         for change in (change for change in changes if change.documents):
             folder = change.source.folder
             corpus = Corpus(list(change.state.documents.values()), name=folder.name or "folder", source=str(folder))
-            name = unique_name(corpus.name, {entry.name for entry in manifest.corpora})
+            name = unique_name(corpus.name, manifest.names)
             method.model_.rows.delete([docid for docid in change.documents if docid in change.source.live])
             learning = replace(options, prefix=change.source.prefix)
             fields, _ = learn_corpus(store, manifest, corpus, method, learning, name=name, since=parent.number + 1)

@@ -20,7 +20,7 @@ from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.index.arrivals import unique_name
 from promptdsi.index.blobs import Ids
 from promptdsi.index.generation import Generation, Opening
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.manifest import Arrival, Entry, Manifest
 from promptdsi.index.results import Taught, TeachReport
 from promptdsi.index.store import Store
 from promptdsi.model.path import Floats, unit
@@ -84,8 +84,9 @@ def _learn(store: Store, parent: Manifest, corrections: Sequence[Correction], op
 def count_taught(store: Store, manifest: Manifest, numbers: Collection[int]) -> int:
     """How many of these documents have learned corrections: those of a corpus that `teach` made."""
     firsts = manifest.firsts()
-    since = [manifest.corpora[bisect.bisect_right(firsts, number) - 1].since for number in numbers]
-    kinds = {number: Manifest.read(store.manifest_path(number)).kind for number in set(since)}
+    places = [(number, bisect.bisect_right(firsts, number) - 1) for number in numbers]
+    since = [manifest.corpora[corpus].arrival_of(number - firsts[corpus]).since for number, corpus in places]
+    kinds = {number: store.manifests.content(number)["kind"] for number in set(since)}
     return sum(kinds[number] == "teach" for number in since)
 
 
@@ -154,19 +155,19 @@ def _best_other(generation: Generation, lesson: Lesson, vector: Floats, words: W
 
 def _entries(generation: Generation, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> list[Entry]:
     """The taught documents as corpora: one for each they came from, so that a folder's documents stay that folder's."""
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, Arrival], list[int]] = {}
     for place, lesson in enumerate(lessons):
-        groups.setdefault(generation.origin(lesson.rows.start).corpus, []).append(place)
+        entry, corpus, position, _ = generation.origin(lesson.rows.start)
+        groups.setdefault((corpus, entry.arrival_of(position)), []).append(place)
     entries: list[Entry] = []
-    for number, places in groups.items():
-        names = {entry.name for entry in (*generation.manifest.corpora, *entries)}
-        name = unique_name(generation.manifest.corpora[number].name, names)
-        entries.append(_entry(generation, number, name, [lessons[place] for place in places], [learned[place] for place in places]))
+    for (number, arrival), places in groups.items():
+        arrival = arrival._replace(name=unique_name(arrival.name, generation.manifest.names | {entry.name for entry in entries}))
+        entries.append(_entry(generation, number, arrival, [lessons[place] for place in places], [learned[place] for place in places]))
     return entries
 
 
-def _entry(generation: Generation, number: int, name: str, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> Entry:
-    """Taught documents of one corpus as a corpus of their own; its blobs are written."""
+def _entry(generation: Generation, number: int, arrival: Arrival, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> Entry:
+    """Taught documents of one corpus as a corpus of their own, under the name and folder of `arrival`; its blobs are written."""
     manifest, blobs, since = generation.manifest, generation.store.blobs, generation.manifest.number + 1
     origin = manifest.corpora[number]
     ids, positions = generation.store.ids(origin.ids), [generation.origin(lesson.rows.start).position for lesson in lessons]
@@ -183,7 +184,7 @@ def _entry(generation: Generation, number: int, name: str, lessons: Sequence[Les
             ((new, document) for new, document in stored if document), since=since, store=manifest.store
         )
     passages = len(rows) if len(rows) > len(lessons) else 0
-    return Entry(name, since, len(lessons), passages=passages, source=origin.source, prefix=origin.prefix, **parts)
+    return Entry(arrival.name, since, len(lessons), passages=passages, source=arrival.source, prefix=arrival.prefix, **parts)
 
 
 def _report(before: Generation, after: Generation, corrections: Sequence[Correction]) -> TeachReport:

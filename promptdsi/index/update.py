@@ -110,7 +110,7 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
         report = replace(report, tunable=parent.store == "text")
         if not len(new):
             return report
-        name, names = corpus_name(corpus, options.name), {entry.name for entry in parent.corpora}
+        name, names = corpus_name(corpus, options.name), parent.names
         if options.update and options.name is None:
             name = unique_name(name, names)
         if name in names:

@@ -49,6 +49,16 @@ class CreateOptions(TypedDict, total=False):
     on_start: OnStart | None
 
 
+class PruneOptions(TypedDict, total=False):
+    """Options of pruning: the newest generations that stay, the age in days below which they stay, and whether small corpora are merged."""
+
+    keep: int | None
+    older_than: float | None
+    merge: bool
+    dry_run: bool
+    progress: Progress
+
+
 class SyncOptions(TuneOptions, total=False):
     """Options of bringing an index in step with folders; `notes` says how files are read, `on_changes` is called before any change."""
 

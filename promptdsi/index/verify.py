@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
 
 from promptdsi.engine.quantized import quantize
-from promptdsi.errors import DataError
+from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.blobs import stored_codes
+from promptdsi.index.deltas import check_whole
 from promptdsi.index.encoder_checks import check_encoder
 from promptdsi.index.file_checks import HASH, NAME
 from promptdsi.index.lock import is_held
-from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest
+from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest, PrunedGeneration
 from promptdsi.index.results import Verification
-from promptdsi.index.store import FOLDERS, Store, read_record
+from promptdsi.index.store import FOLDERS, TAGS_FILE, Store, read_record
+from promptdsi.index.tags import read_tags
 from promptdsi.model.tokenizer_checks import check_tokenizer
 from promptdsi.progress import Progress, silent
 
@@ -26,22 +29,25 @@ UNREADABLE: tuple[type[Exception], ...] = (DataError, *INCONSISTENT)
 NAMED = 20  # of missing manifests
 
 
-def verify(store: Store, *, progress: Progress = silent) -> Verification:
-    """Check everything; problems are listed, not raised. Nothing is written."""
-    current = store.current()
+def verify(store: Store, *, current: int | None = None, progress: Progress = silent) -> Verification:
+    """Check everything; problems are listed, not raised. Nothing is written. `current` is for an index that has no CURRENT yet."""
+    committed, current = current is None, store.current() if current is None else current
     problems: list[str] = []
-    history = []
     present = {number: True for number in store.numbers() if number <= current}  # in order
     missing = itertools.islice((number for number in range(1, current) if number not in present), NAMED)
     problems += [f"{store.manifest_path(number)}: is missing; restore it from a copy" for number in missing]
     if len(present) + NAMED < current:  # CURRENT may say anything
         problems.append(f"{store.folder}: {current - len(present):,} of {current:,} generations are missing")
+    generations: dict[int, Manifest | PrunedGeneration] = {}
+    known_sizes: dict[str, int] = {}
     for number in present:
         try:
-            history.append(store.read_manifest(number))
-        except DataError as error:
+            state = store.manifests.follow(number, generations, known_sizes)
+            generations[number] = check_whole(state, store.manifest_path(number)) if isinstance(state, Manifest) else state
+        except PromptDSIError as error:
             problems.append(str(error))
-    sizes = {name: size for manifest in history for name, size in manifest.sizes.items()}
+    history = [state for state in generations.values() if isinstance(state, Manifest)]
+    sizes = {name: manifest.sizes[name] for manifest in history for name in manifest.blobs()}
     intact = set()
     with progress("checking blobs", total=len(sizes), unit="blobs") as advance:
         for name, size in sorted(sizes.items()):
@@ -51,14 +57,16 @@ def verify(store: Store, *, progress: Progress = silent) -> Verification:
             except DataError as error:
                 problems.append(str(error))
             advance(1)
+    docids = functools.cache(lambda name: store.outline(name).docids)  # of every generation: most have the same corpora
     for manifest in history:
         if manifest.blobs() <= intact:
-            problems += [f"generation {manifest.number}: {problem}" for problem in _collected(_generation(store, manifest))]
+            problems += [f"generation {manifest.number}: {problem}" for problem in _collected(_generation(docids, manifest))]
     for entry, width in {entry: manifest.config["width"] for manifest in history for entry in manifest.corpora}.items():
         if intact.issuperset(entry.blobs()):
             problems += [f"corpus {entry.name}: {problem}" for problem in _collected(_corpus(store, entry, width))]
     problems += [problem for manifest in _distinct(history, intact) for problem in _encoder(store, manifest)]
-    problems += _collected(_weights(store, history, intact)) + _collected(_other_files(store, history))
+    problems += _collected(_weights(store, history, intact)) + _collected(_records(store, present))
+    problems += _collected(_other_files(store, history)) if committed else []
     return Verification(len(history), len(sizes), sum(sizes.values()), list(dict.fromkeys(problems)))
 
 
@@ -73,11 +81,11 @@ def _collected(problems: Iterator[str]) -> list[str]:
     return listed
 
 
-def _generation(store: Store, manifest: Manifest) -> Iterator[str]:
+def _generation(docids_of: Callable[[str], list[str | None]], manifest: Manifest) -> Iterator[str]:
     deleted, number = set(manifest.tombstones), 0
     live: Counter[str] = Counter()
     for entry in manifest.corpora:
-        for docid in store.outline(entry.ids).docids:
+        for docid in docids_of(entry.ids):
             if docid is None and number not in deleted:
                 yield f"document {number} has no docid and is not deleted"
             if docid is not None and number not in deleted:
@@ -178,18 +186,27 @@ def _weights(store: Store, history: list[Manifest], intact: set[str]) -> Iterato
             yield f"generation {manifest.number}: the prompt {missing[0]} is not in its blob"
 
 
-def _other_files(store: Store, history: list[Manifest]) -> Iterator[str]:
+def _records(store: Store, present: Collection[int]) -> Iterator[str]:
     for path in sorted((store.folder / "records").glob("*.json")):
         try:
             read_record(path)
         except DataError as error:
             yield str(error)
+    for tag, number in read_tags(store).items():
+        if number not in present or store.manifests.is_pruned(number):
+            yield f"{store.folder / TAGS_FILE}: the tag {tag} names generation {number}, which is not there"
+
+
+def _other_files(store: Store, history: list[Manifest]) -> Iterator[str]:
     if history and store.purge_pending(history[-1]):
         yield f"a purge was interrupted; `promptdsi purge {store.folder}`, or any other write, completes it"
         return
+    if history and store.prune_pending(history[-1]):
+        yield "a prune was interrupted; any other write completes it"
+        return
     for path in store.leftovers() if not is_held(store.folder) else ():  # a running writer has files without a name yet
         yield f"{path} belongs to no generation; the next write removes it"
-    expected = {*FOLDERS, "CURRENT", "lock"}
+    expected = {*FOLDERS, "CURRENT", "lock", TAGS_FILE}
     inside = [path for folder in FOLDERS if (store.folder / folder).is_dir() for path in (store.folder / folder).iterdir()]
     ours = re.compile(rf"{NAME.pattern}|\d{{6,}}\.json|\d{{6,}}-[0-9a-f]{{16}}\.json")
     for path in sorted([*(path for path in store.folder.iterdir() if path.name not in expected), *inside]):

@@ -145,7 +145,8 @@ class LiveIndex:
         newest = self.newest
         if self._history is None or self._history.as_of is not newest:
             manifests = await asyncio.to_thread(newest.log)
-            self._history = History(newest, [summarize(manifest) for manifest in manifests], Manifest.folders(manifests))
+            searchable = [summarize(manifest) for manifest in manifests if isinstance(manifest, Manifest)]  # pruned ones cannot be searched
+            self._history = History(newest, searchable, Manifest.folders(manifests))
         return self._history
 
 

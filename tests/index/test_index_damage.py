@@ -17,8 +17,9 @@ import small
 from promptdsi import Corpus, DataError, Index, PromptDSIError
 from promptdsi.aliases import MANIFEST
 from promptdsi.errors import UsageError
-from promptdsi.index.manifest import FORMAT, Manifest, sealed, unsealed
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import NoIndex
+from promptdsi.index.sealed import FORMAT, sealed, unsealed
 from promptdsi.index.store import Store
 from promptdsi.methods.saving import to_bytes
 
@@ -187,12 +188,12 @@ def test_a_lying_header_is_refused_before_memory_is_used(place: Path) -> None:
 
 
 def test_a_newer_format_says_which_release_reads_it(place: Path, run: Any) -> None:
-    content = unsealed(place / "generations/000002.json") | {"format": 4, "written_by": "7.1.0", "unheard_of": True}
+    content = unsealed(place / "generations/000002.json") | {"format": FORMAT + 1, "written_by": "7.1.0", "unheard_of": True}
     (place / "generations/000002.json").write_bytes(sealed(content))
     Store(place).point_to(2)
     outcome = run("info", place)
     assert outcome.returncode == 1
-    assert "was written by promptdsi 7.1.0 in format 4" in outcome.stderr and "install promptdsi 7.1.0 or newer" in outcome.stderr
+    assert "was written by promptdsi 7.1.0 in format 5" in outcome.stderr and "install promptdsi 7.1.0 or newer" in outcome.stderr
 
 
 @pytest.mark.parametrize("golden", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
@@ -221,6 +222,11 @@ def test_indexes_of_earlier_releases_open(golden: str, tmp_path: Path) -> None:
     index.add(more, name="more", fast=bool(index.opened.method.retired))  # and learning goes on
     assert index.get(more.documents[0].docid) == more.documents[0]
     assert index.info().format == FORMAT and not set(MANIFEST) & unsealed(place / f"generations/{index.generation:06d}.json").keys()
+    generations = {path.name: path.read_bytes() for path in (GOLDEN / golden / "index/generations").iterdir()}
+    assert generations.items() <= {path.name: path.read_bytes() for path in (place / "generations").iterdir()}.items()  # as they were
+    if old["format"] >= 3:
+        assert index.verify().problems == []
+        return
     title = more.documents[0].title
     by_rows = next(hit for hit in index.search(title, k=100) if hit.docid == more.documents[0].docid)
     index.upgrade()  # words count now, though nothing was trained

@@ -22,9 +22,9 @@ from promptdsi.errors import UsageError
 from promptdsi.files import read_plain
 from promptdsi.index import update
 from promptdsi.index.blobs import Ids
-from promptdsi.index.manifest import sealed, unsealed
 from promptdsi.index.purge import purge
 from promptdsi.index.results import NoIndex
+from promptdsi.index.sealed import sealed, unsealed
 from promptdsi.index.search import find_words, snippet
 from promptdsi.index.store import Store
 

@@ -48,6 +48,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.place = self.folder / "index"
         self.history: list[State] = []
+        self.pruned: set[int] = set()
         self.corpora = 0
 
     def teardown(self) -> None:
@@ -124,6 +125,10 @@ class IndexMachine(RuleBasedStateMachine):
     def rollback(self, to: int) -> Any:
         if self.history[to - 1].unsure:
             return multiple()
+        if to in self.pruned:
+            with pytest.raises(PromptDSIError, match="was pruned"):
+                self.index.rollback(to)
+            return multiple()
         if to == len(self.history):
             with pytest.raises(PromptDSIError, match="nothing to go back to"):
                 self.index.rollback(to)
@@ -190,6 +195,30 @@ class IndexMachine(RuleBasedStateMachine):
                 state.live.pop(docid, None)
                 state.hidden.pop(docid, None)
 
+    @rule(target=generations, keep=st.integers(1, 4), merge=st.booleans(), step=st.none() | st.integers(1, 40))
+    def prune(self, keep: int, merge: bool, step: int | None) -> Any:
+        """Dropped, killed half-way or not: what is left is as it was, and the rest says that it was pruned."""
+        before = len(self.history)
+        expected = self.index.prune(keep=keep, merge=merge, dry_run=True)
+        with pytest.MonkeyPatch.context() as patch:
+            Faults(at=step).install(patch)
+            with contextlib.suppress(Died):
+                self.index.prune(keep=keep, merge=merge)
+        self.index = Index.open(self.place, device="cpu")
+        if self.index.generation == before:
+            return multiple()
+        self.index.store.finish(self.index.store.manifest())  # what the next writer does first
+        self.pruned |= set(expected.pruned)
+        for number in expected.pruned:
+            self.history[number - 1] = State({}, {})
+        return self.moved(self.state.copy())
+
+    @rule(at=generations)
+    def tag(self, at: int) -> None:
+        if at not in self.pruned:
+            assert self.index.tag(f"at-{at}", at) == at
+            assert Index.open(self.place, at=f"at-{at}", device="cpu").generation == at
+
     @rule()
     def reopen(self) -> None:
         self.index = Index.open(self.place, device="cpu")
@@ -222,6 +251,10 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(at=generations)
     def look_back(self, at: int) -> None:
+        if at in self.pruned:
+            with pytest.raises(PromptDSIError, match="was pruned"):
+                Index.open(self.place, at=at, device="cpu")
+            return
         earlier = Index.open(self.place, at=at, device="cpu")
         state = self.history[at - 1]
         seen = {docid: earlier.get(docid).text for docid in (hit.docid for hit in earlier.search("bread", k=100))}

@@ -115,7 +115,7 @@ def test_files_do_not_pile_up_over_generations(writable: served.Served, place: P
 def test_a_purge_that_is_under_way_is_respected(writable: served.Served, place: Path, corpora: list[Corpus], monkeypatch: Any) -> None:
     """An older generation is opened without what the newest says is to be erased, even before its manifest is rewritten."""
     docid = corpora[1].documents[0].docid
-    monkeypatch.setattr(Store, "finish_purge", lambda store, manifest: manifest)  # cut off right after the commit
+    monkeypatch.setattr(Store, "finish", lambda store, manifest: manifest)  # cut off right after the commit
     with contextlib.suppress(Exception):
         Index.open(place, device="cpu").purge(docid)
     served.wait_until(lambda: writable.search("water")["generation"] == 3)

@@ -1,0 +1,85 @@
+"""Merging small corpora: their rows, ids, words and documents move into one file of each kind, bit for bit.
+
+A thousand additions of a document each leave four thousand files, and opening them takes longer than reading them. Which documents arrived
+together, when and from where, stays in the manifest (`Entry.merged`). The files of the small corpora stay until the generations that
+need them are pruned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from promptdsi.engine.postings import SMALL_POSTINGS, Postings
+from promptdsi.engine.quantized import SMALL_BLOCK
+from promptdsi.index.blobs import Ids
+from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.store import Store
+from promptdsi.progress import Progress, silent
+
+SMALL = min(SMALL_BLOCK, SMALL_POSTINGS)  # rows: opening copies smaller corpora into one
+MOST_MERGED = 500_000  # rows of a merged corpus
+
+
+def merge_corpora(store: Store, manifest: Manifest, *, since: int, progress: Progress = silent) -> tuple[Entry, ...]:
+    """The corpora of a generation with small ones that follow each other merged; the new blobs are written."""
+    runs = mergeable(manifest)
+    entries, merged = list(manifest.corpora), sum(map(len, runs))
+    with progress("merging corpora", total=merged, unit="corpora") as advance:
+        for run in reversed(runs):  # from the end: the numbers of those before stay
+            small = entries[run.start : run.stop]
+            store.check(manifest, {name for entry in small for name in entry.blobs()})
+            with manifest.as_data_error(store.folder):
+                entries[run.start : run.stop] = [_merged(store, small, since=since)]
+            advance(len(small))
+    return tuple(entries)
+
+
+def mergeable(manifest: Manifest) -> list[range]:
+    """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart."""
+    small = [number for number, entry in enumerate(manifest.corpora) if number and _is_small(entry)]
+    runs = []
+    for _, group in groupby(enumerate(small), key=lambda pair: pair[1] - pair[0]):
+        numbers, rows = [number for _, number in group], 0
+        first = numbers[0]
+        for number in numbers:
+            rows += manifest.corpora[number].row_count
+            if rows > MOST_MERGED:
+                runs.append(range(first, number))
+                first, rows = number, manifest.corpora[number].row_count
+        runs.append(range(first, numbers[-1] + 1))
+    return [run for run in runs if len(run) > 1]
+
+
+def _is_small(entry: Entry) -> bool:
+    return entry.row_count < SMALL and not (entry.fast or entry.probes or entry.queries)
+
+
+def _merged(store: Store, entries: Sequence[Entry], *, since: int) -> Entry:
+    blobs, documents = store.blobs, []
+    ids = Ids(since, [], "", {})
+    for entry in entries:
+        part, first = store.ids(entry.ids), len(ids.docids)
+        if len(part.docids) != entry.count:
+            raise ValueError(f"{len(part.docids)} docids for the {entry.count} documents of {entry.name}")
+        boundaries = {str(first + int(position)): offsets for position, offsets in part.boundaries.items()}
+        ids = Ids(since, ids.docids + part.docids, ids.marks + part.marks, ids.boundaries | boundaries)
+        if entry.documents is not None:
+            opened = store.documents(entry)
+            documents += [(first + position, document) for position, document in opened]
+            opened.close()
+    rows = np.concatenate([blobs.arrays(entry.rows)["rows"] for entry in entries])
+    words = [blobs.words(entry.words) for entry in entries if entry.words]
+    return Entry(
+        name=entries[0].arrivals[0].name,
+        since=since,
+        count=len(ids.docids),
+        rows=blobs.put_rows(rows, since=since),
+        ids=blobs.put_json(ids._asdict()),
+        passages=len(rows) if len(rows) > len(ids.docids) else 0,
+        words=blobs.put_words(Postings.concat(words), since=since) if words else None,
+        documents=blobs.put_documents(documents, since=since) if entries[0].documents is not None else None,
+        merged=tuple(arrival for entry in entries for arrival in entry.arrivals),
+    )

@@ -1,0 +1,128 @@
+"""What a thousand generations of one document each cost, against the same documents in one generation.
+
+    python -m tools.bench.generations          # writes docs/results/bench-generations.{json,md}
+
+A tenth of the generations delete a document. Rows are synthetic: opening and committing do not care what they mean. "Adding" is
+`promptdsi add --fast` of one document from Python, its report included; "opening" is `Index.open` in a process of its own, imports apart,
+with every checksum verified. The file cache is warm.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tools import evidence
+from tools.bench.opening import OPENING, run
+
+GENERATIONS, ROUNDS, ADDS = 1_000, 7, 5
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"one generation": Path(folder) / "one", f"{GENERATIONS:,} generations": Path(folder) / "many"}
+        commits = build(places[f"{GENERATIONS:,} generations"], GENERATIONS)
+        build(places["one generation"], 2)
+        merged = f"{GENERATIONS:,} generations, merged"
+        rows = {name: {"index": name} | measure(place) for name, place in places.items()}
+        seconds = {"first hundred commits, ms each": commits[0], "last hundred commits, ms each": commits[1]}
+        seconds |= maintain(places[f"{GENERATIONS:,} generations"], Path(folder) / "backup")
+        rows[merged] = {"index": merged} | measure(places[f"{GENERATIONS:,} generations"])
+        single = rows["one generation"]["open, s"]
+        for row in rows.values():
+            row["open, × one generation"] = round(row["open, s"] / single, 2)
+        evidence.write("bench-generations", "Many generations", "make bench", list(rows.values()), rounds=ROUNDS, **seconds)
+
+
+def measure(place: Path) -> dict[str, Any]:
+    """Sizes, and how long opening, reading the log, and adding and deleting one document take."""
+    opened = [json.loads(run(OPENING, str(place), "True")) for _ in range(ROUNDS)]
+    opening, first, _ = (statistics.median(times) for times in zip(*opened, strict=True))
+    size = sum(path.stat().st_size for path in (place / "generations").iterdir())
+    from promptdsi import Corpus, Document, Index
+
+    index = Index.open(place, device="cpu")
+    sizes = {"generations": index.generation, "files": sum(1 for _ in place.rglob("*")), "manifests, MB": round(size / 1e6, 2)}
+    log = timed(index.log)
+    adding, deleting = [], []
+    for number in range(ADDS + 1):  # the first is not counted: torch is imported
+        document = Document(f"{place.name} {index.generation}", f"A document that was added as number {number}.")
+        adding.append(timed(lambda document=document: index.add(Corpus([document], name=document.docid), fast=True)))  # type: ignore[misc]
+        deleting.append(timed(lambda document=document: index.delete(document.docid)))  # type: ignore[misc]
+    times = {"open, s": opening, "open and first answer, s": first, "log, s": log}
+    times |= {"add, s": statistics.median(adding[1:]), "delete, s": statistics.median(deleting[1:])}
+    return sizes | {name: round(value, 3) for name, value in times.items()}
+
+
+def maintain(place: Path, folder: Path) -> dict[str, Any]:
+    """Seconds of each command that looks after an index of many generations; at the end its small corpora are merged."""
+    from promptdsi import Index
+
+    index = Index.open(place, device="cpu")
+    names = ("verify", "backup", "backup again", "prune --merge", "prune --keep 10")
+    actions = (
+        index.verify,
+        lambda: index.backup(folder),
+        lambda: index.backup(folder),
+        lambda: index.prune(merge=True),
+        lambda: index.prune(keep=10),
+    )
+    return {f"{name}, s": round(timed(action), 2) for name, action in zip(names, actions, strict=True)}
+
+
+def timed(action: Any) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def build(place: Path, generations: int) -> tuple[float, float]:
+    """A real index of two documents, and `GENERATIONS` synthetic ones behind it: one each, or all in the second generation.
+
+    The milliseconds of a commit among the first and the last hundred; its four blobs are written as well.
+    """
+    import numpy as np
+
+    from promptdsi import Corpus, Document, Index
+    from promptdsi.corpus.corpus import whole_text
+    from promptdsi.engine.postings import Postings
+    from promptdsi.index.blobs import Ids
+    from promptdsi.index.manifest import Entry
+
+    first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
+    store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
+    documents = [
+        Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(GENERATIONS)
+    ]
+    vectors = np.random.default_rng(0).standard_normal((len(documents), 384), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    seconds = []
+    share = -(-len(documents) // (generations - 1))
+    for begin in range(0, len(documents), share):
+        started, parent = time.perf_counter(), store.manifest()
+        since, corpus = parent.number + 1, documents[begin : begin + share]
+        if share == 1 and since % 10 == 0:
+            total = sum(entry.count for entry in parent.corpora)
+            store.commit(parent.next("delete", tombstones=(*parent.tombstones, total - 1), event={"documents": 1}))
+        else:
+            entry = Entry(
+                name=f"synthetic {since}",
+                since=since,
+                count=len(corpus),
+                rows=store.blobs.put_rows(vectors[begin : begin + share], since=since),
+                ids=store.blobs.put_json(Ids.of(corpus, since=since)._asdict()),
+                words=store.blobs.put_words(Postings.build(whole_text(document) for document in corpus), since=since),
+                documents=store.blobs.put_documents(enumerate(corpus), since=since),
+            )
+            event = {"corpus": entry.name, "added": len(corpus), "updated": 0, "queries": 0, "fast": False, "drift": None, "seconds": 0.1}
+            store.commit(parent.next("add", corpora=(*parent.corpora, entry), event=event))
+        seconds.append(time.perf_counter() - started)
+    return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
+
+
+if __name__ == "__main__":
+    main()
