@@ -2,7 +2,8 @@
 
 A corpus has up to six: `rows` (its rows and their quantized codes), `ids` (docids, content hashes and where passages begin), `words`
 (which passage contains which word), `documents` (SQLite, never opened by training), `probes` and `queries` (JSON lists). `since`, the
-generation the corpus arrived in, is part of each, so that two corpora never share a blob: what is erased from one must stay in the other.
+generation the corpus arrived in, is in each, so that two corpora never share a blob: what is erased from one must stay in the other. A
+corpus of more than a million passages is stored in parts, each with blobs of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Blobs:
         """Store probes or training queries."""
         return self.put_json({"since": since, "entries": entries})
 
-    def put_rows(self, rows: NDArray[np.float32], *, since: int) -> str:
+    def put_rows(self, rows: NDArray[np.float32], *, since: int, part: int = 0) -> str:
         """Store rows (n, D) with their quantized codes, which a search reads first."""
         from safetensors.numpy import save
 
@@ -69,13 +70,13 @@ class Blobs:
             tensors = {"rows": np.ascontiguousarray(rows), "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict()
         except ValueError as error:
             raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
-        return self.put(save(tensors, {"since": str(since)}), "safetensors")
+        return self.put(save(tensors, _origin(since, part)), "safetensors")
 
-    def put_words(self, postings: Postings, *, since: int) -> str:
+    def put_words(self, postings: Postings, *, since: int, part: int = 0) -> str:
         """Store the words of a corpus."""
         from safetensors.numpy import save
 
-        return self.put(save(to_tensors(postings), {"since": str(since)}), "safetensors")
+        return self.put(save(to_tensors(postings), _origin(since, part)), "safetensors")
 
     def put_statistics(self, statistics: WordStatistics) -> str:
         from safetensors.numpy import save
@@ -245,6 +246,11 @@ def content_hash(document: Document) -> str:
     """Two documents of one docid are equal if title, text and metadata are."""
     metadata = json.dumps(dict(document.metadata), ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(f"{document.title}\0{document.text}\0{metadata}".encode()).hexdigest()
+
+
+def _origin(since: int, part: int) -> dict[str, str]:
+    """What tells equal contents of two corpora apart, or of two parts of one."""
+    return {"since": str(since)} | ({"part": str(part)} if part else {})
 
 
 def _document_record(position: int, document: Document, store: str) -> tuple[Any, ...]:

@@ -83,6 +83,7 @@ ENTRY = record(
         "fast": truth,
         "source": optional(text(MOST_PATH)),
         "prefix": text(MOST_PATH),
+        "part": integer(0, MOST_CORPORA),
     },
 )
 DRIFT = record({"before": real(), "after": real(), "n": count, "fall": real()}, others=scalar)
@@ -159,6 +160,9 @@ def check_manifest(content: Any) -> None:
     corpora, sizes, tombstones = content["corpora"], content["sizes"], content["tombstones"]
     if not corpora or any(entry["since"] > last for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
+    places = [(entry["since"], entry["name"], entry.get("part", 0)) for entry in corpora]
+    if places[0][2] or any(part and before != (since, name, part - 1) for before, (since, name, part) in pairwise(places)):
+        raise ValueError("parts of a corpus do not follow each other")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
     if max(sum(entry["count"] for entry in corpora), sum(entry.get("passages", 0) for entry in corpora)) > MOST_ROWS:

@@ -37,7 +37,7 @@ PARTS = ("rows", "ids", "words", "documents", "probes", "queries")
 
 @dataclass(frozen=True)
 class Entry:
-    """A corpus in a generation: its blobs, in the order of its rows."""
+    """A corpus in a generation, or a part of a large one: its blobs, in the order of its rows."""
 
     name: str
     since: int  # the generation it arrived in
@@ -52,6 +52,7 @@ class Entry:
     fast: bool = False  # added without training
     source: str | None = None  # the folder of files it was read from
     prefix: str = ""  # what was put before paths in that folder, to make docids
+    part: int = 0  # a corpus of many passages is several entries, one after the other: 0, 1, 2, …
 
     @property
     def row_count(self) -> int:
@@ -102,6 +103,11 @@ class Manifest:
         """Whether the encoder or prompts learn from documents, not rows alone."""
         return bool(self.prompts) or self.params.get("fit", {}).get("learn", "everything") == "everything"
 
+    def parts(self) -> list[range]:
+        """The numbers of the entries of each corpus: one, or several of a large corpus."""
+        firsts = [number for number, entry in enumerate(self.corpora) if not entry.part]
+        return [range(*bounds) for bounds in itertools.pairwise([*firsts, len(self.corpora)])]
+
     def firsts(self) -> list[int]:
         """The document number at which each corpus begins."""
         return list(itertools.accumulate((entry.count for entry in self.corpora[:-1]), initial=0))[: len(self.corpora)]
@@ -144,10 +150,12 @@ class Manifest:
 
     def summary(self) -> IndexSummary:
         """What this generation contains, for people and programs."""
-        corpora = [
-            CorpusSummary(entry.name, entry.count - len(deleted), entry.since, not entry.fast, bool(entry.probes), bool(entry.queries))
-            for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True)
-        ]
+        live = [entry.count - len(deleted) for entry, deleted in zip(self.corpora, self.deleted_positions(), strict=True)]
+        corpora = []
+        for part in self.parts():
+            entries, count = self.corpora[part.start : part.stop], sum(live[part.start : part.stop])
+            probes, queries = (any(getattr(entry, kind) for entry in entries) for kind in ("probes", "queries"))
+            corpora.append(CorpusSummary(entries[0].name, count, entries[0].since, not entries[0].fast, probes, queries))
         return IndexSummary(
             generation=self.number,
             documents=self.documents,

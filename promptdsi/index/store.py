@@ -41,13 +41,13 @@ TEMPORARY = re.compile(r"\.(CURRENT|\.creating|\d{6,}(-[0-9a-f]{16})?\.json|[0-9
 class Store:
     """The files of an index; knows nothing of documents or training."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cached: int = CACHED_BLOBS) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
         self.checks: list[str] = []  # what a child process checked, where the index is a stranger's
         # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
-        self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
-        self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))
+        self.ids: Callable[[str], Ids] = functools.lru_cache(cached)(self.blobs.ids)
+        self.outline: Callable[[str], Ids] = functools.lru_cache(cached)(lambda name: self.blobs.ids(name)._replace(marks=""))
 
     def docids(self, name: str) -> list[str | None]:
         """The docids of an `ids` blob."""
@@ -170,8 +170,8 @@ class Store:
 
     def hide_erased(self, manifest: Manifest) -> Manifest:
         """The generation with every document that has no docid marked as deleted."""
-        docids = [docid for entry in manifest.corpora for docid in self.docids(entry.ids)]
-        erased = {number for number, docid in enumerate(docids) if docid is None}
+        firsts = zip(manifest.firsts(), manifest.corpora, strict=True)
+        erased = {first + position for first, entry in firsts for position, docid in enumerate(self.docids(entry.ids)) if docid is None}
         return replace(manifest, tombstones=tuple(sorted(erased.union(manifest.tombstones))))
 
     def check_new(self) -> None:

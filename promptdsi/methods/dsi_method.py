@@ -160,7 +160,7 @@ class DSIMethod(VectorSearch, Method):
         if row_init == "queries" and count > len(corpus):
             raise UsageError("row_init=queries needs one row per document: set encoding.passage_tokens to 0")
         if row_init == "random":
-            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
+            generator = seeded(self.seed, f"rows {self.model_.rows.total}")
             rows = (2 * torch.rand(count, width, generator=generator) - 1) / math.sqrt(width)
             return rows.to(self.model_.device)
         if row_init == "document":
