@@ -114,5 +114,6 @@ def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: 
     documents = method.initial_rows(corpora[1], "document", norm=method.row_norm_)  # as they enter the rule: it magnifies rounding
     rows = method.model_.rows.blocks[0].detach()
     method.add(corpora[1])
-    norm = fitted_norms(method.model_.rows, len(rows), documents, default=method.row_norm_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    fitted = fitted_norms(method.model_.rows, len(rows), documents, default=method.row_norm_)[:, 0]
+    norm = fitted if rule == "fitted" else rows.norm(dim=1).mean()
     assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * norm, rtol=1e-4)
