@@ -76,7 +76,7 @@ class PassageStore(Protocol):
         """
         ...
 
-    def norms(self, count: int) -> Floats:
+    def norms(self, count: int) -> NDArray[np.float64]:
         """The norms of the first `count` rows; of those that lie here."""
         ...
 
@@ -84,7 +84,7 @@ class PassageStore(Protocol):
         """Some rows by number: (n, D)."""
         ...
 
-    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> Floats:
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
         """The k highest cosines of each unit vector with the first `count` rows that are not zero, one row each left out: (n, k)."""
         ...
 
@@ -187,13 +187,13 @@ class MergedPassageStore(ABC):
     def log_sum_exp(self, vectors: Floats, scale: float, without: Sequence[int] = ()) -> NDArray[np.float64]:
         return np.asarray(np.logaddexp.reduce(self.call("log_sum_exp", vectors, scale, without)), np.float64)
 
-    def norms(self, count: int) -> Floats:
+    def norms(self, count: int) -> NDArray[np.float64]:
         return np.concatenate(self.call("norms", count))  # shards are in the order of rows
 
     def row_vectors(self, rows: Sequence[int]) -> Floats:
         return np.stack([_only(parts)[0] for parts in zip(*self.call("vectors", rows), strict=True)])
 
-    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> Floats:
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
         return highest(np.concatenate(self.call("closest", directions, k, count, without), axis=1), k)
 
     def locate(self, docids: Sequence[str]) -> list[StoredPassage | None]:
@@ -243,7 +243,7 @@ def merge(parts: Sequence[Retrieved], k: int) -> Retrieved:
     return Retrieved(passages, scores, coverage, max(part.information for part in parts))  # 0 in a shard without documents
 
 
-def highest(values: Floats, k: int) -> Floats:
+def highest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     """The k highest of each row of values, descending: (n, k)."""
     return -np.sort(np.partition(-values, k - 1, axis=1)[:, :k], axis=1)
 

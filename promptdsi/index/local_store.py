@@ -77,21 +77,26 @@ class LocalPassageStore:
             total = np.logaddexp(total, scale * greatest.astype(np.float64) + logs)
         return total
 
-    def norms(self, count: int) -> Floats:
-        return np.concatenate([np.empty(0, np.float32), *(np.linalg.norm(rows, axis=1) for _, rows in self._first(count))])
+    def norms(self, count: int) -> NDArray[np.float64]:
+        parts = (
+            rows[start : start + ROWS_AT_ONCE // 8] for _, rows in self._first(count) for start in range(0, len(rows), ROWS_AT_ONCE // 8)
+        )
+        return np.concatenate([np.empty(0), *(np.linalg.norm(rows.astype(np.float64), axis=1) for rows in parts)])
 
     def row_vectors(self, rows: Sequence[int]) -> Floats:
         return self.table.vectors([row - self.generation.first_row for row in rows])
 
-    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> Floats:
-        best = np.full((len(directions), k), -np.inf, np.float32)
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
+        best, each = np.full((len(directions), k), -np.inf), np.arange(len(directions))[:, None]
         for first, rows in self._first(count):
             cosines = directions @ unit(rows).T  # (B, n)
             cosines[:, ~rows.any(axis=1)] = -np.inf
             excluded = np.full(len(directions), -1) if without is None else np.asarray(without) - first
             inside = np.flatnonzero((excluded >= 0) & (excluded < len(rows)))
             cosines[inside, excluded[inside]] = -np.inf
-            best = highest(np.concatenate([best, cosines], axis=1), k)
+            chosen = np.argpartition(-cosines, min(k, len(rows)) - 1, axis=1)[:, :k]  # by float32 products; then exactly
+            exact = (unit(rows[chosen].astype(np.float64)) * directions.astype(np.float64)[:, None]).sum(2)
+            best = highest(np.concatenate([best, np.where(cosines[each, chosen] > -np.inf, exact, -np.inf)], axis=1), k)
         return best
 
     def _first(self, count: int) -> Iterator[tuple[int, Floats]]:

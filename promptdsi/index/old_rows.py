@@ -51,4 +51,4 @@ class RowsInShards:
             part = slice(first, first + QUERIES_AT_ONCE)
             excluded = None if without is None else without[part].tolist()
             parts.append(self.passages.closest(directions[part].cpu().numpy(), k, count, excluded))
-        return torch.from_numpy(np.concatenate(parts)).to(directions)
+        return torch.from_numpy(np.concatenate(parts)).to(directions.device)

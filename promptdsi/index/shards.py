@@ -172,11 +172,15 @@ class ShardRanker:
         self.generation = generation
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
+        if not queries:
+            return []
         vectors = self.generation.encoder.encode(queries).vectors
         retrieved = self.generation.passages.top_k(vectors, queries, k)
         return [Result([passage.docid for passage in result.passages], result.scores) for result in retrieved]
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
+        if not queries:
+            return np.empty(0, np.int64)
         places: list[Any] = self.generation.passages.locate(docids)
         vectors = self.generation.encoder.encode(queries).vectors
         ranks = self.generation.passages.ranks(vectors, queries, [[place.row] for place in places])

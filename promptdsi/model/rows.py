@@ -129,8 +129,9 @@ class Rows(nn.Module):
             first += len(piece)
 
     def norms(self, count: int) -> Tensor:
-        """The norms of the first rows: (count,)."""
-        return torch.cat([self.blocks[0].new_empty(0), *(piece.norm(dim=1) for _, piece in self._first(count))])
+        """The norms of the first rows: (count,) in float64."""
+        pieces = (part for _, piece in self._first(count) for part in piece.split(CHUNK // 8))
+        return torch.cat([self.blocks[0].new_empty(0).double(), *(part.double().norm(dim=1) for part in pieces)])
 
     def vectors(self, numbers: Tensor) -> Tensor:
         """Rows by number, ascending: (n, D)."""
@@ -139,13 +140,14 @@ class Rows(nn.Module):
         return torch.cat([block.detach()[numbers[parts == part] - ends[part] + len(block)] for part, block in enumerate(self.blocks)])
 
     def closest(self, directions: Tensor, k: int, count: int, without: Tensor | None = None) -> Tensor:
-        """The k highest cosines of each unit vector (n, D) with the first rows that are not zero, descending: (n, k).
+        """The k highest cosines of each unit vector (n, D) with the first rows that are not zero, descending: (n, k) in float64.
 
-        `without` is a row for each vector that is left out.
+        `without` is a row for each vector that is left out. Float64, because a rule that is fitted to them magnifies rounding: rows are
+        chosen by float32 products, and the few chosen ones are multiplied again.
         """
         parts = []
         for number, part in enumerate(directions.split(QUERIES_AT_ONCE)):
-            best = part.new_full((len(part), k), -torch.inf)
+            best = part.new_full((len(part), k), -torch.inf).double()
             for first, piece in self._first(count):
                 cosines = part @ unit(piece).T  # (B, n)
                 cosines[:, piece.norm(dim=1) == 0] = -torch.inf
@@ -153,7 +155,9 @@ class Rows(nn.Module):
                     excluded = without.split(QUERIES_AT_ONCE)[number] - first
                     inside = (excluded >= 0) & (excluded < len(piece))
                     cosines[inside, excluded[inside]] = -torch.inf
-                best = torch.cat([best, cosines], 1).topk(k, 1).values
+                chosen = cosines.topk(min(k, len(piece)), 1)
+                exact = (unit(piece[chosen.indices].double()) * part.double()[:, None]).sum(2)  # (B, k)
+                best = torch.cat([best, exact.where(chosen.values > -torch.inf, -torch.inf)], 1).topk(k, 1).values
             parts.append(best)
         return torch.cat(parts)
 

@@ -174,16 +174,16 @@ def fitted_norms(rows: Rows | OldRows, count: int, new: Tensor, *, default: floa
     would otherwise take their neighbors' queries; a new row of mean norm takes more than its share where it lies close. So norms
     are predicted from how close the neighbors are, by least squares over the rows of D0, the first `count`. No query is needed.
     """
-    norms = rows.norms(count)  # (N,)
+    norms = rows.norms(count)  # (N,) in float64, as all that the rule is fitted to
     present = norms.nonzero()[:, 0]  # purged rows are zero
     if len(present) <= 2 * NEIGHBORS:
         return new.new_full((len(new), 1), default)
-    mean = norms[present].mean()
+    mean = float(norms[present].mean())
     sample = present[torch.linspace(0, len(present) - 1, min(MOST_ROWS, len(present)), device=present.device).long()]
     nearest = rows.closest(unit(rows.vectors(sample)), NEIGHBORS, count, without=sample)  # a row is not its own neighbor
-    rule = torch.linalg.lstsq(_closeness(nearest).double(), norms[sample].double()[:, None]).solution  # (3, 1)
-    predicted: Tensor = (_closeness(rows.closest(unit(new), NEIGHBORS, count)).double() @ rule).to(new)  # (n, 1)
-    return predicted.clamp(SMALLEST * mean, LARGEST * mean)
+    rule = torch.linalg.lstsq(_closeness(nearest), norms[sample][:, None]).solution  # (3, 1)
+    predicted = _closeness(rows.closest(unit(new), NEIGHBORS, count)) @ rule.to(new.device)  # (n, 1)
+    return predicted.clamp(SMALLEST * mean, LARGEST * mean).to(new)
 
 
 def _closeness(nearest: Tensor) -> Tensor:

@@ -99,14 +99,26 @@ def test_commands_print_the_same_on_a_cluster(place: Path, corpora: list[Corpus]
         for path, more in zip(paths, ([], ["--on", nodes.url]), strict=True):
             outcome = run(words[0], path, *words[1:], "--json", *more)
             assert outcome.returncode == 0, outcome.stderr
-            result = json.loads(outcome.stdout)
-            results.append({key: value for key, value in result.items() if key != "seconds"} if isinstance(result, dict) else result)
-        assert results[0] == results[1]
+            lines = [json.loads(line) for line in outcome.stdout.splitlines()]
+            results.append([{key: value for key, value in line.items() if key != "seconds"} for line in lines])
+        assert results[0] == results[1] != []
     assert shards.refresh() and shards.generation == 11
     expected, hits = (Index.open(path, device="cpu").search(sharded.QUERIES, k=50) for path in paths)
     for one_process, cluster in zip(expected, hits, strict=True):
         assert {hit.docid: hit.score for hit in cluster} == pytest.approx({hit.docid: hit.score for hit in one_process}, rel=1e-5, abs=1e-6)
     assert shards.search(sharded.QUERIES, k=50) == hits and shards.verify().problems == []
+
+
+def test_runs_of_an_experiment_on_nodes_are_those_of_this_process(nodes: Nodes, run: Any, tmp_path: Path) -> None:
+    main = Path(__file__).parents[2] / "experiments" / "main.toml"
+    ranks = []
+    for name, more in (("here", []), ("nodes", ["--on", nodes.url])):
+        common = ["--scale", "tiny", "--results", tmp_path / name, "--offline", "--json", "--only", "BM25", "--only", "Rows only"]
+        outcome = run("bench", "run", main, *common, *more)
+        assert outcome.returncode == 0, outcome.stderr
+        assert json.loads(outcome.stdout)["runs"] == len(json.loads(outcome.stdout)["written"]) == 2
+        ranks.append({path.name: json.loads(path.read_text())["ranks"] for path in (tmp_path / name / "runs").glob("*.json")})
+    assert ranks[0] == ranks[1] and len(ranks[0]) == 3  # two runs and their D0
 
 
 def test_shards_follow_new_generations_together(place: Path, on_cluster: Index) -> None:

@@ -43,14 +43,16 @@ def assert_same_scores(far: Index, local: Index) -> None:
         assert {hit.docid: hit.score for hit in hits} == pytest.approx({hit.docid: hit.score for hit in expected}, rel=1e-5, abs=1e-6)
 
 
-@given(shards=SHARDS, part=st.sampled_from([2, 9, 1000]), update=st.booleans())
+@given(data=st.data())
 @settings(max_examples=6)
-def test_add_learns_the_same_rows(built: Path, corpora: list[Corpus], tmp_path: Path, shards: int, part: int, update: bool) -> None:
+def test_add_learns_the_same_rows(built: Path, corpora: list[Corpus], tmp_path: Path, data: st.DataObject) -> None:
+    shards, part = data.draw(SHARDS, "shards"), data.draw(st.sampled_from([2, 9, 1000]), "part")
+    update, fast = data.draw(st.booleans(), "update"), data.draw(st.booleans(), "fast")
     with sharded.without_ray(shards), sharded.parts_of(part):
         local, far = both(built, tmp_path)
         changed = [document._replace(text=f"{document.text} More boats.") for document in corpora[0].documents[1:3]]
         new = Corpus([*corpora[1].documents, *(changed if update else [])], corpora[1].queries, corpora[1].qrels, name="next")
-        expected, report = (index.add(new, update=update, keep_queries=True) for index in (local, far))
+        expected, report = (index.add(new, update=update, fast=fast, keep_queries=True) for index in (local, far))
         assert replace(report, seconds=0) == replace(expected, seconds=0) and report.drift is not None
         theirs, ours = content(local.manifest), content(far.manifest)
         rows = [[entry.rows for entry in manifest["corpora"]] for manifest in (theirs, ours)]
@@ -64,16 +66,17 @@ def test_add_learns_the_same_rows(built: Path, corpora: list[Corpus], tmp_path: 
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_delete_undelete_teach_purge_and_fast_additions_write_the_same_files(built: Path, shards: int, tmp_path: Path) -> None:
+def test_delete_undelete_teach_and_purge_write_the_same_files(built: Path, shards: int, tmp_path: Path) -> None:
     with sharded.without_ray(shards):
         local, far = both(built, tmp_path)
         for index in (local, far):
             index.delete(["tie-3", "later-1"])
             index.undelete("tie-3")
             index.teach([("where do boats wait", "later-4"), ("hand rolled", "tie-3")])
-            index.add(Corpus([Document("quick", sharded.LONG), Document("tie-4", "Replaced.")], name="quick"), fast=True, update=True)
             index.purge(["tie-5", "later-4"])
-        assert [content(manifest) for manifest in far.log()] == [content(manifest) for manifest in local.log()]
+        for ours, theirs in zip(far.log(), local.log(), strict=True):
+            expected = content(theirs)
+            assert {key: value for key, value in content(ours).items() if value != expected[key]} == {}
         assert far.search(sharded.QUERIES, k=60) == local.search(sharded.QUERIES, k=60)
         assert far.disk_usage()[1:] == local.disk_usage()[1:] and far.verify().problems == []
 
