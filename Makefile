@@ -9,12 +9,11 @@ INSTALL := $(PIP) install --quiet --constraint constraints.txt
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15
 
-.PHONY: help demo browser test test-cluster coverage check format docs screenshots bench results results-again soak clean bench-check paper-setup rehearse-paper
+.PHONY: help demo browser test coverage check format docs screenshots bench results results-again soak clean bench-check paper-setup rehearse-paper
 
 help:
 	@echo "make demo     the main job on the embedded corpus"
 	@echo "make test     all tests (about 8 minutes on two cores), and which were slowest"
-	@echo "make test-cluster   the tests on two Ray nodes"
 	@echo "make coverage all tests with coverage of the package (half as much time again)"
 	@echo "make check    format, lint, types, generated docs, tests with coverage"
 	@echo "make bench    measure speed           -> docs/results;  make bench-check: has it fallen?"
@@ -52,15 +51,6 @@ browser:
 
 test: .venv/dev browser
 	$(PYTEST)
-
-# Ray is large and its nodes starve beside other tests: its part of the tests has a target of its own.
-.venv/ray: .venv/dev
-	@echo "installing Ray into .venv (once)"
-	$(INSTALL) --editable '.[dev,ray]'
-	@touch $@
-
-test-cluster: .venv/ray
-	$(BIN)/pytest tests/engine/test_ray_store.py
 
 coverage: .venv/dev browser
 	$(PYTEST) --cov --cov-report=term
@@ -162,6 +152,7 @@ soak: .venv/soak
 	$(BIN)/python -m tools.soak.soak_requests
 	$(BIN)/python -m tools.soak.soak_parsers
 	$(BIN)/python -m tools.soak.soak_strangers
+	$(BIN)/python -m tools.soak.soak_cluster
 
 clean:
 	rm -rf .venv build dist site promptdsi-demo .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage

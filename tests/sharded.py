@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import small
 
 from promptdsi import Corpus, Document, Index
 from promptdsi.engine.passage_store import MergedPassageStore
 from promptdsi.index.filters import unknown_field
-from promptdsi.index.shards import ShardOpener
+from promptdsi.index.generation import Opening
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.shards import ShardedGeneration, ShardOpener
 
 QUERIES = [*small.QUERIES, "green tea leaves", "boats in a canal lock", "nothing of the kind"]
 FILTERS = [(), ("color=green",), ("number>=5", "corpus=later"), ("docid=tie-*",), ("color!=green",)]
@@ -37,10 +42,35 @@ def build(folder: Path, corpora: list[Corpus], backbone: str, **options: Any) ->
 class InProcessShards(MergedPassageStore):
     """The shards of a generation, all in this process."""
 
-    def __init__(self, index: Index, count: int) -> None:
+    def __init__(self, path: Path, opening: Opening, manifest: Manifest, count: int) -> None:
         super().__init__(unknown_field)
-        opener = ShardOpener(index.path, index.opening)
-        self.shards = [opener(index.manifest, number, count) for number in range(count)]
+        opener = ShardOpener(path, opening._replace(on=None))
+        self.shards = [opener(manifest, number, count) for number in range(count)]
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         return [getattr(shard, method)(*arguments) for shard in self.shards]
+
+
+def in_process(index: Index, count: int) -> InProcessShards:
+    return InProcessShards(index.path, index.opening, index.manifest, count)
+
+
+@contextlib.contextmanager
+def without_ray(count: int) -> Iterator[None]:
+    """Within it `Index.open(…, on=…)` has this many shards, all in this process."""
+
+    def open_passages(generation: ShardedGeneration) -> None:
+        generation.processes = "this one"
+        generation._passages = InProcessShards(generation.store.folder, generation.opening, generation.manifest, count)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardedGeneration, "_open_passages", open_passages)
+        yield
+
+
+@contextlib.contextmanager
+def parts_of(passages: int) -> Iterator[None]:
+    """Within it a corpus is written in parts of at most this many passages."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("promptdsi.corpus.passages.PIECE", passages)
+        yield

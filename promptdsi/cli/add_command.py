@@ -108,13 +108,14 @@ def add(
     corpus_options: CorpusOptions,
     read_options: ReadOptions,
     seed: TrainingSeed = None,
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
     """Add documents to an index. No earlier document or query is read, and nothing learned before changes."""
     if not works_alone():
         return
-    opened = open_index(index, device=runtime.device)
+    opened = open_index(index, device=runtime.device, on=on)
     documents = read_options.read(corpus, output)
     _warn_of_folder(opened.manifest, corpus, documents, output)
     use_threads(runtime.threads)

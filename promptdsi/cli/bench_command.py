@@ -31,6 +31,7 @@ def run(
     setting: Annotated[list[str] | None, typer.Option("--setting", help="Settings of the scale to run in; repeatable.")] = None,
     hours: Annotated[float | None, typer.Option("--hours", min=0, help="Start no run after this many hours.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Make runs again that are recorded already.")] = False,
+    on: Annotated[str | None, typer.Option("--on", help="Cluster to run on: ray://HOST:PORT (see docs/cluster.md).", metavar="URL")] = None,
     threads: Threads = None,
     offline: Offline = False,
     output: Output,
@@ -58,7 +59,12 @@ def run(
             for place in experiment.settings:
                 if not experiment.runs and (not setting or place.name in setting):
                     runner.d0(place.d0)  # an experiment about the data alone: no run will learn it
-        written = runner.run(runs, fresh=fresh, until=ends)
+        if on is None:
+            written = runner.run(runs, fresh=fresh, until=ends)
+        else:
+            from promptdsi.bench.cluster_runs import run_on
+
+            written = run_on(on, runs, runner, fresh=fresh, seconds=None if hours is None else 3600 * hours, notify=output.say)
     if output.json:
         print_json({"written": [path.name for path in written], "runs": len(runs)})
     else:

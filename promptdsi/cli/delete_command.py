@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
-from promptdsi.cli.console import IndexPath, Output, open_index, shown_folder
+from promptdsi.cli.console import IndexPath, On, Output, open_index, shown_folder
 from promptdsi.wording import counted
 
 Docids = Annotated[list[str], typer.Argument(help="Ids of documents; a file's is its path inside its folder.", metavar="DOCID…")]
 LISTED = 5  # documents whose files are still there
 
 
-def delete(index: IndexPath, docids: Docids, output: Output) -> None:
+def delete(index: IndexPath, docids: Docids, *, on: On = None, output: Output) -> None:
     """Delete documents: no search finds them any more. Their bytes stay until `purge`."""
-    opened = open_index(index)
+    opened = open_index(index, on=on)
     folders = opened.folders_of(docids)
     manifest = opened.delete(docids)
     count = manifest.event["documents"]
@@ -27,9 +27,9 @@ def delete(index: IndexPath, docids: Docids, output: Output) -> None:
     _warn_of_files(folders, output)
 
 
-def undelete(index: IndexPath, docids: Docids, output: Output) -> None:
+def undelete(index: IndexPath, docids: Docids, *, on: On = None, output: Output) -> None:
     """Bring deleted documents back."""
-    manifest = open_index(index).undelete(docids)
+    manifest = open_index(index, on=on).undelete(docids)
     count = manifest.event["documents"]
     sentence = f"{index}: generation {manifest.number}: {counted(count, 'document')} shown again"
     output.result({"generation": manifest.number, "undeleted": count}, sentence)
@@ -39,6 +39,7 @@ def purge(
     index: IndexPath,
     docids: Annotated[list[str] | None, typer.Argument(help="Ids of documents (default: all deleted ones).", metavar="[DOCID…]")] = None,
     *,
+    on: On = None,
     output: Output,
 ) -> None:
     """Erase documents for good. Text, id, stored queries and rows leave every generation; it cannot be undone.
@@ -47,7 +48,7 @@ def purge(
     """
     from promptdsi.index.results import NothingToPurge
 
-    opened = open_index(index)
+    opened = open_index(index, on=on)
     folders, counts = opened.folders_of(docids or None), {"documents": 0}
     try:
         manifest = opened.purge(docids or None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.cli.add_command import MaxDrift, TrainingSeed, duration, report_progress, works_alone
-from promptdsi.cli.console import IndexPath, Output, Runtime, corrections_lost, open_index, print_json, use_threads
+from promptdsi.cli.console import IndexPath, On, Output, Runtime, corrections_lost, open_index, print_json, use_threads
 from promptdsi.corpus.corpus import ReadNotes
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.wording import counted
@@ -34,6 +34,7 @@ def sync(
     follow_links: Annotated[bool, typer.Option("--follow-links", help="Follow links in the folders.")] = False,
     max_drift: MaxDrift = None,
     seed: TrainingSeed = None,
+    on: On = None,
     runtime: Runtime,
     output: Output,
 ) -> None:
@@ -48,7 +49,7 @@ def sync(
     if watch and dry_run:
         raise UsageError("--watch and --dry-run exclude each other")
     use_threads(runtime.threads)
-    opened = open_index(index, device=runtime.device)
+    opened = open_index(index, device=runtime.device, on=on)
     options: dict[str, Any] = {"dry_run": dry_run, "fast": fast, "max_drift": max_drift, "seed": seed}
     options["on_changes"] = lambda report: _announce(report, output)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.add_command import MaxDrift
-from promptdsi.cli.console import IndexPath, Output, open_index, print_json, strip_control_chars
+from promptdsi.cli.console import IndexPath, On, Output, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
 from promptdsi.wording import counted
 
@@ -23,13 +23,14 @@ def teach(
     *,
     file: Annotated[Path | None, typer.Option("--from", help="Many at once: a file of lines QUERY<tab>DOCID.", metavar="FILE.tsv")] = None,
     max_drift: MaxDrift = None,
+    on: On = None,
     output: Output,
 ) -> None:
     """Teach an index which document is right for a query. No other document's row or words change, and `rollback` undoes it."""
     if (file is None) == (query is None or docid is None):
         raise UsageError("give a query and a docid, or --from FILE with one of each in a line")
     corrections = [(query or "", docid or "")] if file is None else _read(file)
-    report = open_index(index).teach(corrections, max_drift=max_drift)
+    report = open_index(index, on=on).teach(corrections, max_drift=max_drift)
     if output.json:
         return print_json(asdict(report) | {"taught": [taught._asdict() for taught in report.taught]})
     for taught in report.taught:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ HEADING = re.compile(rf"^(?:{MARKED}|{UNDERLINED})$", re.MULTILINE)
 BREAKS = [re.compile(pattern) for pattern in (r"\n[ \t\r]*\n\s*", r"\n\s*", r"(?<=[.!?;…])[\"'”’)\]]*\s+|(?<=[。！？])", r"\s+")]
 SPECIAL_TOKENS = 2
 LEAST = 0.25  # of the limit: a passage is not shorter than that for the sake of a better break
+PIECE = 1_000_000  # passages of a corpus that are stored together, at most: what a process reads or writes at a time
 LEAST_SECTION = 16  # tokens: a shorter section, such as a heading alone, stays with the next one
 
 
@@ -57,17 +58,29 @@ class Passages:
         pairs = zip(self.corpus.documents, self.by_document, strict=True)
         return [passage_document(document, part) for document, parts in pairs for part in parts]
 
-    def texts_with_queries(self, pairs: Iterable[Pair]) -> list[str]:
+    def texts_with_queries(self, pairs: Iterable[Pair]) -> Iterator[str]:
         """The text of each passage whose words count: title, heading and text, and the queries of its document that fit it best."""
-        texts = [whole_text(document) for document in self.documents()]
-        first = dict(zip((document.docid for document in self.corpus.documents), accumulate(self.counts, initial=0), strict=False))
-        counts = {document.docid: len(parts) for document, parts in zip(self.corpus.documents, self.by_document, strict=True)}
-        queries: dict[int, list[str]] = {}
+        queries: dict[str, list[str]] = {}
         for pair in pairs:
-            words, numbers = set(split_words(pair.query.text)), range(first[pair.docid], first[pair.docid] + counts[pair.docid])
-            best = max(numbers, key=lambda number: len(words.intersection(split_words(texts[number])))) if len(numbers) > 1 else numbers[0]
-            queries.setdefault(best, []).append(pair.query.text)
-        return ["\n".join([text, *queries.get(number, ())]) for number, text in enumerate(texts)]
+            queries.setdefault(pair.docid, []).append(pair.query.text)
+        for document, parts in zip(self.corpus.documents, self.by_document, strict=True):
+            texts = [whole_text(passage_document(document, part)) for part in parts]
+            fitting: list[list[str]] = [[] for _ in texts]
+            for query in queries.get(document.docid, ()):
+                words = set(split_words(query))
+                common = [len(words.intersection(split_words(text))) for text in texts] if len(texts) > 1 else [0]
+                fitting[common.index(max(common))].append(query)
+            yield from ("\n".join([text, *more]) for text, more in zip(texts, fitting, strict=True))
+
+    def pieces(self) -> list[range]:
+        """The positions of the documents in pieces of at most `PIECE` passages; a document is never divided."""
+        firsts, passages = [0], 0
+        for position, count in enumerate(self.counts):
+            if passages + count > PIECE and position > firsts[-1]:
+                firsts.append(position)
+                passages = 0
+            passages += count
+        return [range(*bounds) for bounds in pairwise([*firsts, len(self.by_document)])]
 
     def boundaries(self) -> list[list[int]]:
         """Where the passages of each document begin, and where the last ends; nothing for a document of one passage."""

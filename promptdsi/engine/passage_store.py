@@ -20,6 +20,7 @@ from promptdsi.model.path import Floats
 
 Where = tuple[str, ...]  # conditions on metadata, as they are written
 REMEMBERED = 1000  # conditions whose fields were looked for
+LiveDocument = tuple[int, str]  # the number of a document in the generation, and the hash of its content
 Targets = Sequence[Sequence[tuple[float, str]]]  # of each query: scores and docids of the documents that are to be ranked
 
 
@@ -68,8 +69,23 @@ class PassageStore(Protocol):
         """The k other live documents with the row of highest cosine to each of some rows, best first."""
         ...
 
-    def log_sum_exp(self, vectors: Floats, scale: float) -> NDArray[np.float64]:
-        """log Σ exp(scale · product) over all live rows, for each vector: what new rows need of the old ones to learn."""
+    def log_sum_exp(self, vectors: Floats, scale: float, without: Sequence[int] = ()) -> NDArray[np.float64]:
+        """log Σ exp(scale · product) over all live rows, for each vector: what new rows need of the old ones to learn.
+
+        `without` are numbers of documents that are about to be replaced or deleted.
+        """
+        ...
+
+    def norms(self, count: int) -> NDArray[np.float64]:
+        """The norms of the first `count` rows; of those that lie here."""
+        ...
+
+    def row_vectors(self, rows: Sequence[int]) -> Floats:
+        """Some rows by number: (n, D)."""
+        ...
+
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
+        """The k highest cosines of each unit vector with the first `count` rows that are not zero, one row each left out: (n, k)."""
         ...
 
     def locate(self, docids: Sequence[str]) -> list[StoredPassage | None]:
@@ -78,6 +94,18 @@ class PassageStore(Protocol):
 
     def contains(self, docids: Sequence[str]) -> list[bool]:
         """Whether each document can be retrieved."""
+        ...
+
+    def live(self, docids: Sequence[str]) -> list[LiveDocument | None]:
+        """Number and content hash of each document that can be retrieved."""
+        ...
+
+    def versions(self, docids: Sequence[str]) -> list[list[int]]:
+        """The numbers of all documents, deleted or not, that have each docid, oldest first."""
+        ...
+
+    def has_folder(self, name: str) -> bool:
+        """Whether the first part of the path that some live docid is has this name."""
         ...
 
     def similar_docid(self, docid: str) -> str:
@@ -156,8 +184,17 @@ class MergedPassageStore(ABC):
         each = [[pair for part in parts for pair in part] for parts in zip(*answers, strict=True)]
         return [sorted(nearby, key=lambda pair: -pair[1])[:k] for nearby in each]
 
-    def log_sum_exp(self, vectors: Floats, scale: float) -> NDArray[np.float64]:
-        return np.asarray(np.logaddexp.reduce(self.call("log_sum_exp", vectors, scale)), np.float64)
+    def log_sum_exp(self, vectors: Floats, scale: float, without: Sequence[int] = ()) -> NDArray[np.float64]:
+        return np.asarray(np.logaddexp.reduce(self.call("log_sum_exp", vectors, scale, without)), np.float64)
+
+    def norms(self, count: int) -> NDArray[np.float64]:
+        return np.concatenate(self.call("norms", count))  # shards are in the order of rows
+
+    def row_vectors(self, rows: Sequence[int]) -> Floats:
+        return np.stack([_only(parts)[0] for parts in zip(*self.call("vectors", rows), strict=True)])
+
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
+        return highest(np.concatenate(self.call("closest", directions, k, count, without), axis=1), k)
 
     def locate(self, docids: Sequence[str]) -> list[StoredPassage | None]:
         answers = zip(*self.call("locate", docids), strict=True)
@@ -165,6 +202,16 @@ class MergedPassageStore(ABC):
 
     def contains(self, docids: Sequence[str]) -> list[bool]:
         return [place is not None and not place.deleted for place in self.locate(docids)]
+
+    def live(self, docids: Sequence[str]) -> list[LiveDocument | None]:
+        answers = zip(*self.call("live", docids), strict=True)
+        return [max((place for place in parts if place), default=None) for parts in answers]
+
+    def versions(self, docids: Sequence[str]) -> list[list[int]]:
+        return [[number for part in parts for number in part] for parts in zip(*self.call("versions", docids), strict=True)]
+
+    def has_folder(self, name: str) -> bool:
+        return any(self.call("has_folder", name))
 
     def similar_docid(self, docid: str) -> str:
         return next(filter(None, self.call("similar_docid", docid)), "")
@@ -194,6 +241,11 @@ def merge(parts: Sequence[Retrieved], k: int) -> Retrieved:
     )[:k]
     scores, passages, coverage = (list(column) for column in zip(*ranked, strict=True)) if ranked else ([], [], [])
     return Retrieved(passages, scores, coverage, max(part.information for part in parts))  # 0 in a shard without documents
+
+
+def highest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
+    """The k highest of each row of values, descending: (n, k)."""
+    return -np.sort(np.partition(-values, k - 1, axis=1)[:, :k], axis=1)
 
 
 def _only(parts: Sequence[Any]) -> Any:

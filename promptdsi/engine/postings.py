@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -64,6 +65,11 @@ class Postings(NamedTuple):
     @property
     def terms(self) -> Terms:
         return Terms(self.text, self.ends)
+
+    @property
+    def live(self) -> int:
+        """How many passages have words: one that was purged has none."""
+        return int((self.lengths > 0).sum())
 
     @classmethod
     def build(cls, texts: Iterable[str], salt: str = "") -> Postings:
@@ -163,10 +169,23 @@ class WordStatistics(NamedTuple):
     average: float  # words per passage
 
     @classmethod
-    def of(cls, postings: Postings) -> WordStatistics:
-        live = int((postings.lengths > 0).sum())
-        average = float(postings.lengths.sum() / live) if live else 1.0
-        return cls(postings.text, postings.ends, np.diff(postings.pointers).astype(np.int32), live, average)
+    def of(cls, *parts: Postings) -> WordStatistics:
+        """The statistics of all passages of some postings, which are read one after the other."""
+        live, words = sum(part.live for part in parts), sum(int(part.lengths.sum()) for part in parts)
+        frequencies: Counter[bytes] = Counter()
+        for part in parts:
+            frequencies.update(dict(zip(part.terms, np.diff(part.pointers).tolist(), strict=True)))
+        terms = sorted(frequencies)
+        packed = Terms.of(terms)
+        counts = np.array([frequencies[term] for term in terms], np.int32)
+        return cls(packed.text, packed.ends, counts, live, words / live if live else 1.0)
+
+    def grown(self, parts: Sequence[Postings]) -> WordStatistics:
+        """These statistics or, once there are twice as many passages, those of all parts.
+
+        An index that began with five notes is not bound to their statistics for ever; in between no score of an old document moves.
+        """
+        return WordStatistics.of(*parts) if sum(part.live for part in parts) >= 2 * self.passages else self
 
     @property
     def terms(self) -> Terms:

@@ -35,6 +35,11 @@ SECONDS_TO_CONNECT = 5.0
 SECONDS_TO_OPEN = 3600.0  # a generation: checksums take about a second per gigabyte
 SECONDS_TO_ANSWER = 25.0  # a shard of a lost node comes back within about ten; a server waits 30
 SECONDS_TO_PING = 1.0
+SLOW = {
+    "log_sum_exp",
+    "norms",
+    "closest",
+}  # calls that compare hundreds of queries with every row, for training: nobody waits for an answer
 CONCURRENT = 4  # calls of a shard at a time: two batches of searches while a new generation is opened
 OBJECT_STORE = 100 << 20  # bytes, of `ray://local`: vectors and hits are small
 Opener = Callable[[Any, int, int, int], Shard]  # a generation's manifest, the number of the shard, how many there are, and on a node
@@ -151,7 +156,8 @@ class RayPassageStore(MergedPassageStore):
 
     def call(self, method: str, *arguments: Any) -> list[Any]:
         self.shards.release_closed()
-        return self.shards.collect([self._start(actor, method, *arguments) for actor in self.shards.actors], SECONDS_TO_ANSWER)
+        seconds = SECONDS_TO_OPEN if method in SLOW else SECONDS_TO_ANSWER
+        return self.shards.collect([self._start(actor, method, *arguments) for actor in self.shards.actors], seconds)
 
     def _start(self, actor: Any, method: str, *arguments: Any) -> Any:
         return actor.call.remote(self.key, self.manifest, __version__, method, arguments)

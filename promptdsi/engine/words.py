@@ -48,15 +48,10 @@ class WordTable:
     def __len__(self) -> int:
         return int(self.firsts[-1])
 
-    def grown(self, postings: Postings) -> WordTable:
-        """The same with the words of a new corpus. Once there are twice as many passages, the statistics are taken anew.
-
-        An index that began with five notes is not bound to their statistics for ever; in between no score of an old document moves.
-        """
-        parts = [*self.parts, postings]
-        passages = sum(int((part.lengths > 0).sum()) for part in parts)
-        statistics = WordStatistics.of(Postings.concat(parts)) if passages >= 2 * self.statistics.passages else self.statistics
-        return WordTable(parts, statistics, weight=self.weight, salt=self.salt)
+    def grown(self, postings: Sequence[Postings]) -> WordTable:
+        """The same with the words of a new corpus; statistics are taken anew as `WordStatistics.grown` says."""
+        parts = [*self.parts, *postings]
+        return WordTable(parts, self.statistics.grown(parts), weight=self.weight, salt=self.salt)
 
     def weighted(self, weight: float) -> WordTable:
         """The same with another weight of words beside rows."""

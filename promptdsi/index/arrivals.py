@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus, check_characters, check_document
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import content_hash
-from promptdsi.index.manifest import Manifest
-from promptdsi.index.method_io import live_ids
-from promptdsi.index.store import Store
+from promptdsi.index.lookup import Lookup
 
 
 def as_corpus(corpus: Corpus | str | Path | Callable[[], Corpus]) -> Corpus:
@@ -22,15 +20,15 @@ def as_corpus(corpus: Corpus | str | Path | Callable[[], Corpus]) -> Corpus:
     return corpus if isinstance(corpus, Corpus) else corpus()
 
 
-def select_new(store: Store, parent: Manifest, corpus: Corpus, *, update: bool) -> tuple[Corpus, dict[str, int]]:
+def select_new(folder: Path, lookup: Lookup, corpus: Corpus, *, update: bool) -> tuple[Corpus, dict[str, int]]:
     """The documents that are new, and the numbers of those that are replaced. Same docid and content: nothing to do."""
-    live = live_ids(store, parent)
     hashes = {document.docid: content_hash(document) for document in corpus.documents}
+    live = lookup.live(list(hashes))
     changed = [docid for docid, content in hashes.items() if docid in live and live[docid][1] != content]
     if changed and not update:
         others = f" and {len(changed) - 1:,} others" if len(changed) > 1 else ""
         problem = f"the document {changed[0]!r}{others} of {corpus.name} is in the index with other content; replace it with --update"
-        raise DataError(problem, path=store.folder)
+        raise DataError(problem, path=folder)
     new = {docid for docid in hashes if docid not in live} | set(changed)
     return corpus.only(new), {docid: live[docid][0] for docid in changed}
 
@@ -51,7 +49,7 @@ def check_corpus(corpus: Corpus) -> None:
         raise DataError("holds no document", path=corpus.name)
 
 
-def unique_name(name: str, names: Collection[str]) -> str:
+def unique_name(name: str, names: Container[str]) -> str:
     """The name, or where it is taken the name with the first number that is free.
 
     Examples

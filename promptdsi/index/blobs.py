@@ -2,7 +2,8 @@
 
 A corpus has up to six: `rows` (its rows and their quantized codes), `ids` (docids, content hashes and where passages begin), `words`
 (which passage contains which word), `documents` (SQLite, never opened by training), `probes` and `queries` (JSON lists). `since`, the
-generation the corpus arrived in, is part of each, so that two corpora never share a blob: what is erased from one must stay in the other.
+generation the corpus arrived in, is in each, so that two corpora never share a blob: what is erased from one must stay in the other. A
+corpus of more than a million passages is stored in parts, each with blobs of its own.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class Blobs:
         """Store probes or training queries."""
         return self.put_json({"since": since, "entries": entries})
 
-    def put_rows(self, rows: NDArray[np.float32], *, since: int) -> str:
+    def put_rows(self, rows: NDArray[np.float32], *, since: int, part: int = 0) -> str:
         """Store rows (n, D) with their quantized codes, which a search reads first; panel by panel, as rows may be mapped from a file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".rows.")
         try:
             with naming(self.folder), os.fdopen(handle, "wb") as file:
-                _write_rows(file, rows, since=since)
+                _write_rows(file, rows, _origin(since, part))
             blob = f"{sha256_of(Path(name))}.safetensors"
             if not self._is_intact(blob):
                 adopt(Path(name), self.folder / blob)
@@ -81,11 +82,11 @@ class Blobs:
         finally:
             discard(Path(name))
 
-    def put_words(self, postings: Postings, *, since: int) -> str:
+    def put_words(self, postings: Postings, *, since: int, part: int = 0) -> str:
         """Store the words of a corpus."""
         from safetensors.numpy import save
 
-        return self.put(save(to_tensors(postings), {"since": str(since)}), "safetensors")
+        return self.put(save(to_tensors(postings), _origin(since, part)), "safetensors")
 
     def put_statistics(self, statistics: WordStatistics) -> str:
         from safetensors.numpy import save
@@ -222,11 +223,11 @@ class Blobs:
         return is_plain(path) and sha256_of(path) == name[:HASH]
 
 
-def _write_rows(file: IO[bytes], rows: NDArray[np.float32], *, since: int) -> None:
+def _write_rows(file: IO[bytes], rows: NDArray[np.float32], origin: dict[str, str]) -> None:
     """Write rows and codes as the safetensors library would if they were all in memory."""
     counts: dict[str, tuple[str, list[int]]] = {name: ("F32", [len(rows)]) for name in ("scale", "error", "length")}
     counts |= {"rows": ("F32", list(rows.shape)), "panels": ("I8", [rows.size]), "shift": ("I32", [len(rows)]), "panel": ("I32", [1])}
-    order, header = tensor_header(counts, {"since": str(since)})
+    order, header = tensor_header(counts, origin)
     file.write(header)
     position = dict(zip(order, accumulate((_bytes(*counts[name]) for name in order), initial=len(header)), strict=False))
     for first in range(0, max(len(rows), 1), PANEL):
@@ -296,6 +297,11 @@ def content_hash(document: Document) -> str:
     """Two documents of one docid are equal if title, text and metadata are."""
     metadata = json.dumps(dict(document.metadata), ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(f"{document.title}\0{document.text}\0{metadata}".encode()).hexdigest()
+
+
+def _origin(since: int, part: int) -> dict[str, str]:
+    """What tells equal contents of two corpora apart, or of two parts of one."""
+    return {"since": str(since)} | ({"part": str(part)} if part else {})
 
 
 def _document_record(position: int, document: Document, store: str) -> tuple[Any, ...]:

@@ -5,34 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from promptdsi.errors import DataError, UsageError
 from promptdsi.index.blobs import is_plain
+from promptdsi.index.lookup import Lookup, lookup_of
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import DiskUsage
 from promptdsi.index.store import Store
-from promptdsi.wording import suggest
+
+if TYPE_CHECKING:
+    from promptdsi.index.shards import Cluster
 
 
-def delete(store: Store, docids: Sequence[str]) -> Manifest:
+def delete(store: Store, docids: Sequence[str], cluster: Cluster | None = None) -> Manifest:
     """Hide documents. Their rows stay, so that `undelete` brings them back; no other document's score changes."""
     with store.writing():
-        parent = store.ready(_ids_blobs)
-        rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
-        hidden = {row for docid in docids for row in rows[docid] if row not in deleted}
+        parent = _parent(store, cluster)
+        versions, deleted = _versions(store, lookup_of(store, parent, cluster), docids), set(parent.tombstones)
+        hidden = {number for docid in docids for number in versions[docid] if number not in deleted}
         if not hidden:
             raise DataError(f"{docids[0]!r} is deleted already", path=store.folder)
         return store.commit(parent.next("delete", tombstones=tuple(sorted(deleted | hidden)), event={"documents": len(hidden)}))
 
 
-def undelete(store: Store, docids: Sequence[str]) -> Manifest:
+def undelete(store: Store, docids: Sequence[str], cluster: Cluster | None = None) -> Manifest:
     """Show documents again that were deleted and not purged: the newest version of each."""
     with store.writing():
-        parent = store.ready(_ids_blobs)
-        rows, deleted = _rows_of(store, parent, docids), set(parent.tombstones)
-        if live := [docid for docid in docids if not deleted.issuperset(rows[docid])]:
+        parent = _parent(store, cluster)
+        versions, deleted = _versions(store, lookup_of(store, parent, cluster), docids), set(parent.tombstones)
+        if live := [docid for docid in docids if not deleted.issuperset(versions[docid])]:
             raise DataError(f"{live[0]!r} is not deleted", path=store.folder)
-        shown = {rows[docid][-1] for docid in docids}
+        shown = {versions[docid][-1] for docid in docids}
         return store.commit(parent.next("undelete", tombstones=tuple(sorted(deleted - shown)), event={"documents": len(shown)}))
 
 
@@ -60,23 +64,23 @@ def before_change(store: Store, number: int) -> int | None:
     return parent
 
 
-def rows_by_docid(store: Store, manifest: Manifest) -> dict[str, list[int]]:
-    """Every row of each docid, oldest first: a document that was replaced has several."""
-    rows: dict[str, list[int]] = {}
-    row = 0
-    for entry in manifest.corpora:
-        for docid in store.docids(entry):
-            if docid is not None:
-                rows.setdefault(docid, []).append(row)
-            row += 1
-    return rows
+def deleted_docids(store: Store, manifest: Manifest) -> list[str]:
+    """The docids of which every version is deleted and some is not purged. Only those of deleted documents are held."""
+    deleted: dict[str, None] = {}  # a set in order
+    live: set[str | None] = set()
+    positions = list(zip(manifest.corpora, manifest.deleted_positions(), strict=True))
+    for entry, hidden in positions:
+        docids = store.docids(entry) if hidden else []
+        deleted |= dict.fromkeys(docid for position in hidden if (docid := docids[position]) is not None)
+    for entry, hidden in positions if deleted else ():
+        numbers = set(hidden)
+        live |= {docid for position, docid in enumerate(store.docids(entry)) if docid in deleted and position not in numbers}
+    return [docid for docid in deleted if docid not in live]
 
 
 def folders_of(store: Store, manifest: Manifest, docids: Sequence[str] | None = None) -> dict[str, Path]:
     """The folders in which files of these documents, by default the deleted ones, still lie."""
-    if docids is None:
-        hidden = set(manifest.tombstones)
-        docids = [docid for docid, rows in rows_by_docid(store, manifest).items() if hidden.issuperset(rows)]
+    docids = deleted_docids(store, manifest) if docids is None else docids
     named, folders = set(docids), dict[str, Path]()
     for arrival, entry, positions, _ in manifest.arrivals():
         docids_here = store.docids(entry)[positions.start : positions.stop] if arrival.source is not None else []
@@ -89,21 +93,24 @@ def folders_of(store: Store, manifest: Manifest, docids: Sequence[str] | None = 
 def disk_usage(store: Store, manifest: Manifest) -> DiskUsage:
     """The size of the folder, and what `undelete` could show, `purge` or the next write remove."""
     size = sum(path.stat().st_size for path in store.folder.rglob("*") if is_plain(path))
-    hidden = set(manifest.tombstones)
-    deleted = sum(hidden.issuperset(rows) for rows in rows_by_docid(store, manifest).values())
-    return DiskUsage(size, deleted, len(store.leftovers()), store.purge_pending(manifest))
+    return DiskUsage(size, len(deleted_docids(store, manifest)), len(store.leftovers()), store.purge_pending(manifest))
 
 
 def _ids_blobs(manifest: Manifest) -> set[str]:
     return {entry.ids for entry in manifest.corpora}
 
 
-def _rows_of(store: Store, manifest: Manifest, docids: Sequence[str]) -> dict[str, list[int]]:
-    """`rows_by_docid`, after checking that these docids are in it."""
-    rows = rows_by_docid(store, manifest)
-    if unknown := [docid for docid in docids if docid not in rows]:
-        raise DataError(f"holds no document {unknown[0]!r}{suggest(unknown[0], rows)}", path=store.folder)
-    return rows
+def _parent(store: Store, cluster: Cluster | None) -> Manifest:
+    """The current generation; ids are read, and so verified, here or by the shards."""
+    return store.ready(_ids_blobs if cluster is None else lambda manifest: set())
+
+
+def _versions(store: Store, lookup: Lookup, docids: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of all documents with each docid; none is an error."""
+    versions = lookup.versions(docids)
+    if unknown := [docid for docid in docids if not versions[docid]]:
+        raise DataError(f"holds no document {unknown[0]!r}{lookup.similar_docid(unknown[0])}", path=store.folder)
+    return versions
 
 
 def docid_list(docids: str | Sequence[str]) -> list[str]:

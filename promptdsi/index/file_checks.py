@@ -88,6 +88,7 @@ def blob_of(kind: str) -> Check:
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
 ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "count": count, "source": optional(text(MOST_PATH)), "prefix": text(MOST_PATH)}
+ARRIVAL_FIELDS |= {"part": integer(0, MOST_CORPORA)}
 
 
 def arrival(value: Any) -> None:
@@ -110,6 +111,7 @@ ENTRY = record(
         "source": optional(text(MOST_PATH)),
         "prefix": text(MOST_PATH),
         "merged": items(arrival, MOST_CORPORA),
+        "part": integer(0, MOST_CORPORA),
     },
 )
 DRIFT = record({"before": real(), "after": real(), "n": count, "fall": real()}, others=scalar)
@@ -233,6 +235,9 @@ def check_state(manifest: Manifest) -> None:
         raise ValueError("corpora are missing, or of a later generation")
     if any(sum(each.count for each in entry.merged) != entry.count for entry in corpora if entry.merged):
         raise ValueError("corpora were merged to other numbers of documents than they have")
+    places = [(entry.since, entry.name, entry.part) for entry in corpora]
+    if places[0][2] or any(part and before != (since, name, part - 1) for before, (since, name, part) in pairwise(places)):
+        raise ValueError("parts of a corpus do not follow each other")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
     if tombstones and tombstones[-1] >= sum(entry.count for entry in corpora):

@@ -71,6 +71,7 @@ class Generation:
 
     first_row = first_document = 0  # the numbers, in the generation, of what was opened first
     complete = True  # whether all of its documents were opened (`shards.py`)
+    processes: Any = None  # those that hold its rows, where they lie in shards
 
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, verified: Collection[str] = frozenset()) -> None:
         self.store, self.manifest, self.opening, self.engine, self.device = store, manifest, opening, opening.engine, opening.device

@@ -19,6 +19,7 @@ from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.opening import open_generation
 from promptdsi.index.results import Hits, SearchRequest, SearchResult
+from promptdsi.index.shards import Cluster
 from promptdsi.index.store import Store
 from promptdsi.index.tags import tagged
 from promptdsi.index.upkeep import IndexUpkeep
@@ -31,6 +32,7 @@ class Index(IndexUpkeep):
     def __init__(self, store: Store, manifest: Manifest, opening: Opening, *, pinned: bool = False) -> None:
         self.store, self.path, self.opening, self.pinned = store, store.folder, opening, pinned
         self.report: results.Report | None = None
+        self.cluster = Cluster(store, opening) if opening.on else None
         self._manifest, self._opened = manifest, None
 
     @classmethod
@@ -88,10 +90,10 @@ class Index(IndexUpkeep):
 
         `check` verifies the checksum of every file of the generation now; without it files are opened when first needed. `engine`
         encodes queries: `onnx` (no torch), `int8` (faster, approximate) or `torch` (any `device`), on `threads` CPU threads (one per core).
-        `on` is a cluster, `ray://HOST:PORT` or `ray://local`, whose processes hold the rows; the results are the same.
+        `on` is a cluster, `ray://HOST:PORT` or `ray://local`, whose processes hold the rows; the results are the same, also of writing.
         Without `trust` (the default where another user owns the folder) a child process opens and searches it first: `store.checks`.
         """
-        store = Store(Path(path).expanduser())
+        store = Store(Path(path).expanduser(), **({} if on is None else {"cached": 1}))  # on a cluster ids lie in the shards
         store.checks = strangers.screen(store.folder, at, trust)
         number, opening = None if at is None else tagged(store, at), Opening(check, resolve_engine(engine, device), device, threads, on)
         index = cls(store, store.manifest(number), opening, pinned=at is not None)
@@ -110,9 +112,7 @@ class Index(IndexUpkeep):
     @property
     def opened(self) -> Generation:
         """The opened generation. After a write it is opened when next needed: writing itself opens no document."""
-        if self._opened is None:
-            self._opened = open_generation(self.store, self.opening, at=self.manifest.number)
-        return self._opened
+        return self._opened or self._load(self.manifest.number).opened
 
     def __len__(self) -> int:
         return self.manifest.documents
@@ -133,7 +133,7 @@ class Index(IndexUpkeep):
         from promptdsi.index.arrivals import as_corpus, checked
 
         chosen = training.Options(device=self.opening.device, **checked(options, AddOptions))
-        self.report = self._committed(training.add(self._writable(), as_corpus(corpus), chosen))
+        self.report = self._committed(training.add(self._writable(), as_corpus(corpus), chosen, self.cluster))
         return self.report
 
     def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
@@ -150,14 +150,14 @@ class Index(IndexUpkeep):
         from promptdsi.index import sync
         from promptdsi.index.arrivals import checked
 
-        paths, chosen = [folders] if isinstance(folders, str | Path) else folders, checked(options, SyncOptions)
-        return self._committed(sync.sync(self._writable(), list(map(Path, paths)), device=self.opening.device, **chosen))
+        chosen = {"device": self.opening.device, "cluster": self.cluster, **checked(options, SyncOptions)}
+        return self._committed(sync.sync(self._writable(), sync.folder_list(folders), **chosen))
 
     def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
         """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
         from promptdsi.index import teach  # with torch
 
-        return self._committed(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift))
+        return self._committed(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift, cluster=self.cluster))
 
     def upgrade(self) -> Manifest:
         """Let words count beside the rows of an index that has none, from the text it stores. Nothing is trained."""
@@ -229,6 +229,6 @@ class Index(IndexUpkeep):
 
     def _load(self, at: int | None, **how: Any) -> Self:
         """Open the generation now; its manifest may have been replaced by a purge since it was read."""
-        self._opened = open_generation(self.store, self.opening, at=at, **how)
-        self._manifest = self._opened.manifest
+        opened = open_generation(self.store, self.opening, at=at, **how)
+        self._opened, self._manifest = self.cluster.use(opened) if self.cluster else opened, opened.manifest
         return self

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from promptdsi.engine.passage_store import Retrieved, StoredPassage, Targets, Where
+from promptdsi.engine.passage_store import LiveDocument, Retrieved, StoredPassage, Targets, Where, highest
 from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.top_k import Numbers
 from promptdsi.engine.words import WordQuery
 from promptdsi.index import filters
+from promptdsi.index.blobs import Ids
 from promptdsi.model.path import Floats, unit
 from promptdsi.wording import suggest
 
 if TYPE_CHECKING:
     from promptdsi.index.generation import Generation
+
+
+ROWS_AT_ONCE = 65_536  # rows compared at a time
 
 
 class LocalPassageStore:
@@ -57,11 +61,52 @@ class LocalPassageStore:
         nearby = self.table.neighbors([row - self.generation.first_row for row in rows], k)
         return [[(self._passage(row), cosine) for row, cosine in pairs] for pairs in nearby]
 
-    def log_sum_exp(self, vectors: Floats, scale: float) -> NDArray[np.float64]:
-        total = np.full(len(vectors), -np.inf)
-        for _, products, _ in self.table.products(vectors):
-            total = np.logaddexp(total, np.logaddexp.reduce(scale * products.astype(np.float64), axis=1))
+    def log_sum_exp(self, vectors: Floats, scale: float, without: Sequence[int] = ()) -> NDArray[np.float64]:
+        total, starts = np.full(len(vectors), -np.inf), self.generation.starts
+        local = [number - self.generation.first_document for number in without]
+        documents = [self.table.document_rows(int(starts[number])) for number in local if 0 <= number < len(starts)]
+        left_out = np.array([row for rows in documents for row in rows], np.int64)
+        for chunk, products, _ in self.table.products(vectors):
+            rows = left_out - chunk.first
+            products[:, rows[(rows >= 0) & (rows < products.shape[1])]] = -np.inf
+            greatest = products.max(axis=1, initial=np.finfo(np.float32).min)
+            products -= greatest[:, None]  # so that no exp exceeds 1
+            products *= np.float32(scale)
+            sums = np.exp(products, out=products).sum(axis=1, dtype=np.float64)
+            logs = np.log(sums, where=sums > 0, out=np.full(len(sums), -np.inf))
+            total = np.logaddexp(total, scale * greatest.astype(np.float64) + logs)
         return total
+
+    def norms(self, count: int) -> NDArray[np.float64]:
+        parts = (
+            rows[start : start + ROWS_AT_ONCE // 8] for _, rows in self._first(count) for start in range(0, len(rows), ROWS_AT_ONCE // 8)
+        )
+        return np.concatenate([np.empty(0), *(np.linalg.norm(rows.astype(np.float64), axis=1) for rows in parts)])
+
+    def row_vectors(self, rows: Sequence[int]) -> Floats:
+        return self.table.vectors([row - self.generation.first_row for row in rows])
+
+    def closest(self, directions: Floats, k: int, count: int, without: Sequence[int] | None = None) -> NDArray[np.float64]:
+        best, each = np.full((len(directions), k), -np.inf), np.arange(len(directions))[:, None]
+        for first, rows in self._first(count):
+            cosines = directions @ unit(rows).T  # (B, n)
+            cosines[:, ~rows.any(axis=1)] = -np.inf
+            excluded = np.full(len(directions), -1) if without is None else np.asarray(without) - first
+            inside = np.flatnonzero((excluded >= 0) & (excluded < len(rows)))
+            cosines[inside, excluded[inside]] = -np.inf
+            chosen = np.argpartition(-cosines, min(k, len(rows)) - 1, axis=1)[:, :k]  # by float32 products; then exactly
+            exact = (unit(rows[chosen].astype(np.float64)) * directions.astype(np.float64)[:, None]).sum(2)
+            best = highest(np.concatenate([best, np.where(cosines[each, chosen] > -np.inf, exact, -np.inf)], axis=1), k)
+        return best
+
+    def _first(self, count: int) -> Iterator[tuple[int, Floats]]:
+        """Those of the first rows that lie here, deleted or not, in pieces, with the number of each piece's first row."""
+        first = self.generation.first_row
+        for block in self.table.blocks:
+            for start in range(0, len(block.rows), ROWS_AT_ONCE):
+                if first + start < count:
+                    yield first + start, block.rows[start : min(start + ROWS_AT_ONCE, count - first)]
+            first += len(block.rows)
 
     def locate(self, docids: Sequence[str]) -> list[StoredPassage | None]:
         rows = [self.table.row_of.get(docid) for docid in docids]
@@ -69,6 +114,30 @@ class LocalPassageStore:
 
     def contains(self, docids: Sequence[str]) -> list[bool]:
         return [place is not None and not place.deleted for place in self.locate(docids)]
+
+    def live(self, docids: Sequence[str]) -> list[LiveDocument | None]:
+        ids: dict[int, Ids] = {}  # not kept: hashes are large, and only writers ask for them
+        results: list[LiveDocument | None] = []
+        for place in self.locate(docids):
+            if place is None or place.deleted:
+                results.append(None)
+                continue
+            entry, number, position = self.generation.corpus_of(place.document)
+            if number not in ids:
+                ids[number] = self.generation.store.blobs.ids(entry.ids)
+            results.append((place.document, ids[number].content_hash(position)))
+        return results
+
+    def versions(self, docids: Sequence[str]) -> list[list[int]]:
+        numbers: dict[str, list[int]] = {docid: [] for docid in docids}
+        for number, row in enumerate(self.generation.starts.tolist(), self.generation.first_document):
+            if (versions := numbers.get(self.table.docids[row])) is not None:
+                versions.append(number)
+        return [numbers[docid] for docid in docids]
+
+    def has_folder(self, name: str) -> bool:
+        rows, table = self.generation.starts.tolist(), self.table
+        return any(table.docids[row].partition("/")[0] == name for row in rows if row not in table.deleted)
 
     def similar_docid(self, docid: str) -> str:
         return suggest(docid, self.table.row_of)

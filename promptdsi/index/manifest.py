@@ -33,9 +33,10 @@ class Arrival(NamedTuple):
 
     name: str
     since: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     source: str | None = None
     prefix: str = ""
+    part: int = 0  # of a large corpus
 
 
 class PlacedArrival(NamedTuple):
@@ -49,7 +50,7 @@ class PlacedArrival(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """A corpus in a generation: its blobs, in the order of its rows."""
+    """A corpus in a generation, or a part of a large one: its blobs, in the order of its rows."""
 
     name: str
     since: int  # the generation it arrived in
@@ -65,11 +66,12 @@ class Entry:
     source: str | None = None  # the folder of files it was read from
     prefix: str = ""  # what was put before paths in that folder, to make docids
     merged: tuple[Arrival, ...] = ()  # the small corpora that `prune --merge` put together here, in their order
+    part: int = 0  # a corpus of many passages is several entries, one after the other: 0, 1, 2, …
 
     @property
     def arrivals(self) -> tuple[Arrival, ...]:
         """The corpora that these documents arrived as: more than one where small ones were merged."""
-        return self.merged or (Arrival(self.name, self.since, self.count, self.source, self.prefix),)
+        return self.merged or (Arrival(self.name, self.since, self.count, self.source, self.prefix, self.part),)
 
     def arrival_of(self, position: int) -> Arrival:
         """The corpus that a document arrived with."""
@@ -138,6 +140,11 @@ class Manifest:
         """Whether the encoder or prompts learn from documents, not rows alone."""
         return bool(self.prompts) or self.params.get("fit", {}).get("learn", "everything") == "everything"
 
+    def parts(self) -> list[range]:
+        """The numbers of the entries of each corpus: one, or several of a large corpus."""
+        firsts = [number for number, entry in enumerate(self.corpora) if not entry.part]
+        return [range(*bounds) for bounds in itertools.pairwise([*firsts, len(self.corpora)])]
+
     def firsts(self) -> list[int]:
         """The document number at which each corpus begins."""
         return self._firsts
@@ -203,17 +210,13 @@ class Manifest:
 
     def summary(self) -> IndexSummary:
         """What this generation contains, for people and programs."""
-        corpora = [
-            CorpusSummary(
-                arrival.name,
-                len(numbers) - self.deleted_in(numbers),
-                arrival.since,
-                not entry.fast,
-                bool(entry.probes),
-                bool(entry.queries),
-            )
-            for arrival, entry, _, numbers in self.arrivals()
-        ]
+        corpora: list[CorpusSummary] = []
+        for arrival, entry, _, numbers in self.arrivals():
+            live, kept = len(numbers) - self.deleted_in(numbers), (bool(entry.probes), bool(entry.queries))
+            if arrival.part:  # of the corpus before
+                first = corpora.pop()
+                live, kept = live + first.documents, (kept[0] or first.probes, kept[1] or first.queries)
+            corpora.append(CorpusSummary(arrival.name, live, arrival.since, not entry.fast, *kept))
         return IndexSummary(
             generation=self.number,
             documents=self.documents,

@@ -14,14 +14,15 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, permutations
 
 from promptdsi.errors import DataError
+from promptdsi.index.delete import deleted_docids
 from promptdsi.index.file_checks import PARTS
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.manifest import Arrival, Entry, Manifest
 from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
 from promptdsi.wording import suggest
 
-CorpusKey = tuple[int, str]  # the generation a corpus arrived in, and its name: a sync may bring several at once
-Positions = dict[CorpusKey, set[int]]  # positions in a corpus to erase
+CorpusKey = tuple[int, str, int]  # the generation a corpus arrived in, its name, as a sync may bring several at once, and the part
+Positions = dict[CorpusKey, set[int]]  # positions in a corpus, or a part of it, to erase
 
 
 def purge(store: Store, docids: Sequence[str] | None = None) -> Manifest:
@@ -73,18 +74,14 @@ def _deleted(store: Store, history: Sequence[Manifest]) -> Positions:
     """Where the deleted documents are, in any generation, and the versions that were replaced by a live one."""
     current = history[-1]
     deleted: Positions = {}
-    live: set[str | None] = set()
-    names: set[str] = set()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
-        docids, hidden_positions = store.docids(entry), set(hidden)
+        docids = store.docids(entry) if hidden else []
         deleted[_key(entry)] = {position for position in hidden if docids[position] is not None}
-        names |= {docid for position in deleted[_key(entry)] if (docid := docids[position]) is not None}
-        live |= {docid for position, docid in enumerate(docids) if position not in hidden_positions}
-    positions, places = _named(store, history, names - live), _places(history)
+    positions, places = _named(store, history, deleted_docids(store, current)), _places(history)
     for entry in current.corpora:
         for position in deleted[_key(entry)]:
             arrival, offset = entry.place_of(position)
-            for key, start in places[arrival.since, arrival.name]:
+            for key, start in places[_arrival_key(arrival)]:
                 positions.setdefault(key, set()).add(start + offset)
     return positions
 
@@ -95,7 +92,7 @@ def _places(history: Sequence[Manifest]) -> dict[CorpusKey, list[tuple[CorpusKey
     for entry in _corpora(history):
         starts = accumulate((arrival.count for arrival in entry.arrivals), initial=0)
         for arrival, start in zip(entry.arrivals, starts, strict=False):
-            places.setdefault((arrival.since, arrival.name), []).append((_key(entry), start))
+            places.setdefault(_arrival_key(arrival), []).append((_key(entry), start))
     return places
 
 
@@ -103,7 +100,7 @@ def _counts(store: Store, history: Sequence[Manifest], positions: Positions) -> 
     """Documents that are erased; their versions, where there are more; and versions of documents of which a newer one stays."""
     erased = [(entry, position) for entry in _corpora(history) for position in positions.get(_key(entry), ())]
     # A corpus and the one that it was merged into hold the same version.
-    versions_erased = {(entry.arrival_of(position)[:2], store.docids(entry)[position]) for entry, position in erased}
+    versions_erased = {(_arrival_key(entry.arrival_of(position)), store.docids(entry)[position]) for entry, position in erased}
     docids = Counter(docid for _, docid in versions_erased)
     current, stay = history[-1], set[str | None]()
     for entry, hidden in zip(current.corpora, current.deleted_positions(), strict=True):
@@ -121,7 +118,11 @@ def _corpora(history: Iterable[Manifest]) -> Iterable[Entry]:
 
 
 def _key(entry: Entry) -> CorpusKey:
-    return entry.since, entry.name
+    return entry.since, entry.name, entry.part
+
+
+def _arrival_key(arrival: Arrival) -> CorpusKey:
+    return arrival.since, arrival.name, arrival.part
 
 
 def _check_shared(store: Store, history: Sequence[Manifest], positions: Positions) -> None:
@@ -144,13 +145,17 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     Each is checked before: a damaged blob must not get a correct checksum.
     """
     renamed: dict[str, str] = {}
+    erased: dict[tuple[int, str], set[str | None]] = {}  # docids by corpus: its first part has the probes of all
+    for entry in _corpora(history):
+        docids = store.docids(entry) if _key(entry) in positions else []
+        erased.setdefault(_key(entry)[:2], set()).update(docids[position] for position in positions.get(_key(entry), ()))
     for manifest in history:
-        for entry in (entry for entry in manifest.corpora if _key(entry) in positions):
-            for part in PARTS:
+        for entry in manifest.corpora:
+            for part in PARTS if _key(entry) in positions else ("probes",) if erased[_key(entry)[:2]] else ():
                 name = getattr(entry, part)
                 if name is not None and name not in renamed:
                     store.blobs.check(name, manifest.sizes[name])
-                    renamed[name] = _rewritten(store, entry, part, positions[_key(entry)])
+                    renamed[name] = _rewritten(store, entry, part, positions.get(_key(entry), set()), erased[_key(entry)[:2]])
     return {old: new for old, new in renamed.items() if old != new}
 
 
@@ -170,7 +175,8 @@ def _rewrite_statistics(store: Store, history: Iterable[Manifest], renamed: dict
     return {old: new for old, new in rewritten.items() if old != new}
 
 
-def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> str:
+def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erased: set[str | None]) -> str:
+    """A blob without the documents at some positions, whose docids, in all parts of the corpus, are `erased`: its name."""
     blobs, name, since = store.blobs, getattr(entry, part), entry.since
     ids = store.ids(entry.ids)
     if part in ("rows", "words"):
@@ -181,9 +187,9 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
         if len(rows) != starts[-1]:
             raise DataError(f"holds {len(rows):,} passages, and the corpus {entry.name} has {starts[-1]:,}", path=blobs.folder / name)
         if words is not None:
-            return blobs.put_words(words.without(numbers), since=since)
+            return blobs.put_words(words.without(numbers), since=since, part=entry.part)
         rows[numbers] = 0.0
-        return blobs.put_rows(rows, since=since)
+        return blobs.put_rows(rows, since=since, part=entry.part)
     if part == "ids":
         return blobs.put_json(ids.without(positions)._asdict())
     if part == "documents":
@@ -191,7 +197,7 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int]) -> st
         remaining = [(position, document) for position, document in opened if position not in positions]
         opened.close()
         return blobs.put_documents(remaining, since=since)
-    erased, queries = {ids.docids[position] for position in positions}, blobs.list(name, part)
+    queries = blobs.list(name, part)
     if part == "probes":
         return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)

@@ -6,13 +6,16 @@ stay where they are on disk: a shard maps the files that its documents lie in an
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.engine.passage_store import MergedPassageStore
 from promptdsi.engine.quantized import RowBlock, merge_small_blocks
 from promptdsi.engine.ray_store import RayPassageStore, shards_on
 from promptdsi.engine.row_table import RowTable
@@ -94,7 +97,10 @@ class ShardGeneration(Generation):
 
 
 class ShardOpener:
-    """Opens the same share of each generation in a shard's process. Files that were verified for one are not verified for the next."""
+    """Opens the same share of each generation in a shard's process. Files that were verified for one are not verified for the next.
+
+    A process that was started again, or a node that has another copy, verifies them anew: always, however the index was opened.
+    """
 
     def __init__(self, folder: Path, opening: Opening) -> None:
         self.folder, self.opening = folder, opening
@@ -102,7 +108,7 @@ class ShardOpener:
 
     def __call__(self, manifest: Manifest, number: int, count: int, per_node: int = 1) -> LocalPassageStore:
         threads = max(1, cores() // per_node)  # shards of one node share its cores
-        opening = self.opening._replace(threads=min(self.opening.threads or threads, threads))
+        opening = self.opening._replace(threads=min(self.opening.threads or threads, threads), check=True)
         generation = ShardGeneration(Store(self.folder), manifest, opening, number, count, verified=self.verified)
         self.verified = generation.needed_blobs()
         shard = LocalPassageStore(generation)
@@ -120,19 +126,44 @@ class ShardedGeneration(Generation):
     def _open_passages(self) -> None:
         assert self.opening.on is not None
         folder = self.store.folder.absolute()
-        shards = shards_on(self.opening.on, str(folder), ShardOpener(folder, self.opening._replace(on=None)))
-        self._passages = RayPassageStore(shards, self.manifest, filters.unknown_field)
+        self.processes = shards_on(self.opening.on, str(folder), ShardOpener(folder, self.opening._replace(on=None)))
+        self._passages: MergedPassageStore = RayPassageStore(self.processes, self.manifest, filters.unknown_field)
 
     @property
-    def passages(self) -> RayPassageStore:
+    def passages(self) -> MergedPassageStore:
         return self._passages
 
     def shards_ready(self) -> list[bool]:
+        assert isinstance(self._passages, RayPassageStore)
         return self._passages.health()
 
     @property
     def ranker(self) -> Ranker:
         return ShardRanker(self)
+
+
+class Cluster:
+    """The shards of an index that was opened on a cluster, for what writes to it. They live as long as this."""
+
+    def __init__(self, store: Store, opening: Opening) -> None:
+        self.store, self.opening = store, opening._replace(check=False)  # a writer verifies what it reads, shards what they hold
+        self.opened: weakref.WeakSet[Generation] = weakref.WeakSet()
+        self.processes: Any = None
+
+    def use(self, generation: Generation) -> Generation:
+        """Take over an opened generation and the processes that hold its rows."""
+        self.opened.add(generation)
+        self.processes = generation.processes
+        return generation
+
+    def generation(self, manifest: Manifest) -> Generation:
+        """A generation in the shards, committed or about to be."""
+        names = manifest.blobs() - manifest.sizes.keys()
+        manifest = replace(manifest, sizes=manifest.sizes | {name: self.store.blobs.size(name) for name in names})
+        for generation in self.opened:
+            if generation.manifest == manifest:
+                return generation
+        return self.use(ShardedGeneration(self.store, manifest, self.opening))
 
 
 class ShardRanker:
@@ -142,11 +173,15 @@ class ShardRanker:
         self.generation = generation
 
     def search(self, queries: Sequence[str], *, k: int = 10) -> list[Result]:
+        if not queries:
+            return []
         vectors = self.generation.encoder.encode(queries).vectors
         retrieved = self.generation.passages.top_k(vectors, queries, k)
         return [Result([passage.docid for passage in result.passages], result.scores) for result in retrieved]
 
     def ranks(self, queries: Sequence[str], docids: Sequence[str]) -> NDArray[np.int64]:
+        if not queries:
+            return np.empty(0, np.int64)
         places: list[Any] = self.generation.passages.locate(docids)
         vectors = self.generation.encoder.encode(queries).vectors
         ranks = self.generation.passages.ranks(vectors, queries, [[place.row] for place in places])

@@ -45,14 +45,14 @@ TEMPORARY = re.compile(r"\.(CURRENT|tags\.json|\.creating|\d{6,}(-[0-9a-f]{16})?
 class Store:
     """The files of an index; knows nothing of documents or training."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, cached: int = CACHED_BLOBS) -> None:
         self.folder = folder
         self.blobs = Blobs(folder / "blobs")
         self.manifests = ManifestFiles(folder / "generations")
         self.checks: list[str] = []  # what a child process checked, where the index is a stranger's
         # The same name is the same content, so the last `ids` blobs are cached; docids also without the hashes, which are far larger.
-        self.ids: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(self.blobs.ids)
-        self.outline: Callable[[str], Ids] = functools.lru_cache(CACHED_BLOBS)(lambda name: self.blobs.ids(name)._replace(marks=""))
+        self.ids: Callable[[str], Ids] = functools.lru_cache(cached)(self.blobs.ids)
+        self.outline: Callable[[str], Ids] = functools.lru_cache(cached)(lambda name: self.blobs.ids(name)._replace(marks=""))
         self.erased: Callable[[str], list[int]] = functools.cache(lambda name: self.blobs.ids(name).erased())
 
     def docids(self, entry: Entry) -> list[str | None]:

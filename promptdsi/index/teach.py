@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from promptdsi.corpus.split_words import split_words
-from promptdsi.engine.words import WordQuery, WordTable
+from promptdsi.engine.words import WordTable
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.index.arrivals import unique_name
 from promptdsi.index.blobs import Ids
 from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.manifest import Arrival, Entry, Manifest
+from promptdsi.index.method_io import model_blobs
 from promptdsi.index.results import Taught, TeachReport
+from promptdsi.index.shards import Cluster
 from promptdsi.index.store import Store
 from promptdsi.model.path import Floats, unit
 
@@ -46,7 +48,9 @@ class Lesson(NamedTuple):
     queries: list[int]
 
 
-def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, max_drift: float | None = None) -> TeachReport:
+def teach(
+    store: Store, corrections: Sequence[Correction], opening: Opening, *, max_drift: float | None = None, cluster: Cluster | None = None
+) -> TeachReport:
     """Let documents learn queries, all in one generation."""
     for query, docid in corrections:
         if not query.strip() or not docid:
@@ -54,9 +58,9 @@ def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, 
     if not corrections:
         raise UsageError("no correction was given")
     with store.writing():
-        parent = store.ready(Manifest.blobs)
+        parent = store.ready(Manifest.blobs if cluster is None else model_blobs)
         with parent.as_data_error(store.folder):
-            manifest, report = _learn(store, parent, corrections, opening)
+            manifest, report = _learn(store, parent, corrections, opening, cluster)
         if max_drift is not None and report.fall > max_drift:
             store.clean()
             raise PromptDSIError(
@@ -66,9 +70,15 @@ def teach(store: Store, corrections: Sequence[Correction], opening: Opening, *, 
         return replace(report, generation=store.commit(manifest).number)
 
 
-def _learn(store: Store, parent: Manifest, corrections: Sequence[Correction], opening: Opening) -> tuple[Manifest, TeachReport]:
+def _learn(
+    store: Store, parent: Manifest, corrections: Sequence[Correction], opening: Opening, cluster: Cluster | None
+) -> tuple[Manifest, TeachReport]:
     """The next generation, its blobs written, and what it changes."""
-    before = Generation(store, parent, opening._replace(check=False))
+
+    def opened(manifest: Manifest) -> Generation:
+        return cluster.generation(manifest) if cluster else Generation(store, manifest, opening._replace(check=False))
+
+    before = opened(parent)
     lessons = _lessons(before, corrections)
     encoded = before.encoder.encode([query for query, _ in corrections]).vectors
     learned = [
@@ -77,8 +87,7 @@ def _learn(store: Store, parent: Manifest, corrections: Sequence[Correction], op
     entries = _entries(before, lessons, learned)
     tombstones = tuple(sorted({*parent.tombstones, *(lesson.number for lesson in lessons)}))
     manifest = parent.next("teach", corpora=(*parent.corpora, *entries), tombstones=tombstones, event={"corrections": len(corrections)})
-    after = Generation(store, manifest, opening._replace(check=False))
-    return manifest, _report(before, after, corrections)
+    return manifest, _report(before, opened(manifest), corrections)
 
 
 def count_taught(store: Store, manifest: Manifest, numbers: Collection[int]) -> int:
@@ -97,25 +106,38 @@ def _lessons(generation: Generation, corrections: Sequence[Correction]) -> list[
         generation.get(docid)  # raises where there is no such document
         queries.setdefault(docid, []).append(number)
     lessons = []
-    for docid, numbers in queries.items():
-        rows = generation.table.document_rows(generation.row_of[docid])
-        lessons.append(Lesson(int(np.searchsorted(generation.starts, rows.start)), rows, numbers))
+    for place, numbers in zip(generation.passages.locate(list(queries)), queries.values(), strict=True):
+        assert place is not None
+        entry, _, position = generation.corpus_of(place.document)
+        offsets = _ids(generation, entry).boundaries.get(str(position), [0, 0])
+        lessons.append(Lesson(place.document, range(place.row, place.row + len(offsets) - 1), numbers))
     return sorted(lessons)
+
+
+def _ids(generation: Generation, entry: Entry) -> Ids:
+    _verify(generation, entry.ids)
+    return generation.store.ids(entry.ids)
+
+
+def _verify(generation: Generation, name: str) -> None:
+    """Verify a blob that is read here although the shards have its corpus: otherwise everything was verified before."""
+    if generation.processes is not None:
+        generation.store.check(generation.manifest, {name})
 
 
 def _turned(generation: Generation, lesson: Lesson, queries: Sequence[str], vectors: Floats) -> TaughtRows:
     """The rows of a document that learned its queries, and the words that each of its passages gained."""
-    table, numbers = generation.table, list(lesson.rows)
-    before = table.vectors(numbers)
+    numbers = list(lesson.rows)
+    before = generation.passages.row_vectors(numbers)
     rows, added = before.copy(), [list[str]() for _ in numbers]
-    word_queries = [generation.words.query(query) if generation.words else None for query in queries]
-    passages = [int(np.argmax(table.scores(vector, numbers, words))) for vector, words in zip(vectors, word_queries, strict=True)]
+    scores = generation.passages.scores(vectors, queries, [numbers] * len(queries))
+    passages = [int(np.argmax(each)) for each in scores]
     for query, passage in zip(queries, passages, strict=True):
         added[passage] += split_words(query)
     new_words = _words_of(generation, [lesson], [added])
-    for query, vector, words, passage in zip(queries, vectors, word_queries, passages, strict=True):
+    for query, vector, passage in zip(queries, vectors, passages, strict=True):
         score_by_words = float(new_words.query(query).scores([passage])[0]) if new_words else 0.0
-        rival = _best_other(generation, lesson, vector, words)
+        rival = _best_other(generation, lesson, vector, query)
         norm, turned = np.linalg.norm(before[passage]), rows[passage]
         for turn in TURNS:
             turned = norm * unit(unit(rows[passage]) + np.float32(turn) * unit(vector))
@@ -127,14 +149,16 @@ def _turned(generation: Generation, lesson: Lesson, queries: Sequence[str], vect
 
 def _words_of(generation: Generation, lessons: Sequence[Lesson], added: Sequence[list[list[str]]]) -> WordTable | None:
     """The words of taught documents of one corpus, with those that their passages gained."""
-    number = generation.origin(lessons[0].rows.start).corpus
-    name, table = generation.manifest.corpora[number].words, generation.words
-    if name is None or table is None:
+    manifest, number = generation.manifest, generation.corpus_of(lessons[0].number)[1]
+    name = manifest.corpora[number].words
+    if name is None or manifest.statistics is None:
         return None
-    first = int(generation.starts[generation.firsts[number]])
+    _verify(generation, name)
+    first = sum(entry.row_count for entry in manifest.corpora[:number])
     passages = [row - first for lesson in lessons for row in lesson.rows]
-    postings = generation.store.blobs.words(name).extended(passages, [words for each in added for words in each], table.salt)
-    return WordTable([postings], table.statistics, weight=table.weight, salt=table.salt)
+    weight, salt = manifest.metadata["word_weight"], manifest.metadata.get("word_salt", "")
+    postings = generation.store.blobs.words(name).extended(passages, [words for each in added for words in each], salt)
+    return WordTable([postings], generation.store.blobs.statistics(manifest.statistics), weight=weight, salt=salt)
 
 
 def _within(first: Floats, turned: Floats) -> Floats:
@@ -147,17 +171,17 @@ def _within(first: Floats, turned: Floats) -> Floats:
     return np.asarray(np.linalg.norm(first) * (least * unit(first) + np.sqrt(1 - least**2) * orthogonal), np.float32)
 
 
-def _best_other(generation: Generation, lesson: Lesson, vector: Floats, words: WordQuery | None) -> float:
-    top = generation.table.top(vector[None], 2, [words] if words else None)
-    others = [score for row, score in zip(top.rows[0].tolist(), top.scores[0].tolist(), strict=True) if row not in lesson.rows]
-    return max(others, default=-np.inf)
+def _best_other(generation: Generation, lesson: Lesson, vector: Floats, query: str) -> float:
+    best = generation.passages.top_k(vector[None], [query], 2)[0]
+    pairs = zip(best.passages, best.scores, strict=True)
+    return max((score for passage, score in pairs if passage.document != lesson.number), default=-np.inf)
 
 
 def _entries(generation: Generation, lessons: Sequence[Lesson], learned: Sequence[TaughtRows]) -> list[Entry]:
     """The taught documents as corpora: one for each they came from, so that a folder's documents stay that folder's."""
     groups: dict[tuple[int, Arrival], list[int]] = {}
     for place, lesson in enumerate(lessons):
-        entry, corpus, position, _ = generation.origin(lesson.rows.start)
+        entry, corpus, position = generation.corpus_of(lesson.number)
         groups.setdefault((corpus, entry.arrival_of(position)), []).append(place)
     entries: list[Entry] = []
     for (number, arrival), places in groups.items():
@@ -170,7 +194,7 @@ def _entry(generation: Generation, number: int, arrival: Arrival, lessons: Seque
     """Taught documents of one corpus as a corpus of their own, under the name and folder of `arrival`; its blobs are written."""
     manifest, blobs, since = generation.manifest, generation.store.blobs, generation.manifest.number + 1
     origin = manifest.corpora[number]
-    ids, positions = generation.store.ids(origin.ids), [generation.origin(lesson.rows.start).position for lesson in lessons]
+    ids, positions = _ids(generation, origin), [generation.corpus_of(lesson.number)[2] for lesson in lessons]
     marks = "".join(ids.content_hash(position) for position in positions)
     offsets = {str(new): ids.boundaries[str(old)] for new, old in enumerate(positions) if str(old) in ids.boundaries}
     rows = np.concatenate([each.rows for each in learned])
@@ -179,6 +203,7 @@ def _entry(generation: Generation, number: int, arrival: Arrival, lessons: Seque
     if words := _words_of(generation, lessons, [each.words for each in learned]):
         parts["words"] = blobs.put_words(words.parts[0], since=since)
     if origin.documents is not None:
+        _verify(generation, origin.documents)
         stored = [(new, generation.document(lesson.number)) for new, lesson in enumerate(lessons)]
         parts["documents"] = blobs.put_documents(
             ((new, document) for new, document in stored if document), since=since, store=manifest.store
@@ -194,14 +219,19 @@ def _report(before: Generation, after: Generation, corrections: Sequence[Correct
         (probe["text"], {docid for docid in probe["docids"] if before.live_row(docid) is not None})
         for entry in before.manifest.corpora
         if entry.probes
-        for probe in before.store.blobs.list(entry.probes, "probes")
+        for probe in _probes(before, entry.probes)
     ]
     probes = [(query, docids) for query, docids in probes if docids]
     hits = [sum(_rank(generation, query, docids) <= 10 for query, docids in probes) for generation in (before, after)]
     return TeachReport(before.manifest.number, taught, len(probes), (hits[0] - hits[1]) / len(probes) if probes else 0.0)
 
 
+def _probes(generation: Generation, name: str) -> list[dict[str, Any]]:
+    _verify(generation, name)
+    return generation.store.blobs.list(name)
+
+
 def _rank(generation: Generation, query: str, docids: set[str]) -> int:
-    vector = generation.encoder.encode([query]).vectors[0]
-    words = generation.words.query(query) if generation.words else None
-    return int(min(generation.table.ranks(vector, [generation.row_of[docid] for docid in docids], words)))
+    vectors = generation.encoder.encode([query]).vectors
+    rows = [place.row for place in generation.passages.locate(sorted(docids)) if place]
+    return int(min(generation.passages.ranks(vectors, [query], [rows])[0]))

@@ -1,4 +1,4 @@
-"""Training an index: create, add, tune. Each trains, writes blobs, measures, and only then commits a generation."""
+"""Training an index: create and add. Each trains, writes blobs, measures, and only then commits a generation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from promptdsi.corpus.corpus import Corpus
+from promptdsi.engine.postings import WordStatistics
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.arrivals import check_corpus, check_dev_queries, corpus_name, select_new, unique_name
 from promptdsi.index.file_checks import STORES
 from promptdsi.index.lock import writing
-from promptdsi.index.manifest import Manifest, now
+from promptdsi.index.lookup import lookup_of
+from promptdsi.index.manifest import Entry, Manifest, now
+from promptdsi.index.measurements import Evaluated, estimate_work, measure_drift, measure_training
 from promptdsi.index.method_io import (
-    estimate_work,
     load_method,
-    measure_drift,
-    measure_training,
-    stored_corpus,
+    model_blobs,
     training_blobs,
     write_corpus,
     write_prompts,
 )
+from promptdsi.index.old_rows import RowsInShards
 from promptdsi.index.results import Drift, Report, WorkEstimate
+from promptdsi.index.shards import Cluster
 from promptdsi.index.store import WORK, Store
 from promptdsi.index.teach import count_taught
 from promptdsi.methods.promptdsi import PromptDSI
@@ -99,13 +101,14 @@ def create(store: Store, corpus: Corpus, method: PromptDSI, options: Options) ->
         return commit_trained(store, manifest, method, corpus, pairs, report, started, options)
 
 
-def add(store: Store, corpus: Corpus, options: Options) -> Report:
+def add(store: Store, corpus: Corpus, options: Options, cluster: Cluster | None = None) -> Report:
     """Train the next corpus and commit a generation; documents that are in the index already cost nothing."""
     started = time.monotonic()
     check_corpus(corpus)
     with store.writing(), on_interrupt(f"{store.folder} is unchanged; run the same command again"), learning(store):
-        parent = store.ready(training_blobs)
-        new, replaced = select_new(store, parent, corpus, update=options.update)
+        parent = store.ready(training_blobs if cluster is None else model_blobs)
+        lookup = lookup_of(store, parent, cluster)
+        new, replaced = select_new(store.folder, lookup, corpus, update=options.update)
         report = Report(parent.number, "add", corpus.name, unchanged=len(corpus) - len(new), fast=options.fast)
         report = replace(report, tunable=parent.store == "text")
         if not len(new):
@@ -117,44 +120,14 @@ def add(store: Store, corpus: Corpus, options: Options) -> Report:
             raise UsageError(f"the index has a corpus named {name!r} already; give this one another name with --name")
         check_dev_queries(new, options.keep_probes)
         options.check_probes(parent)
-        method = _load_seeded(store, parent, options)
+        method = load_seeded(store, parent, options, cluster=cluster)
         method.model_.rows.delete(list(replaced))
         with encode_once(method.encodes_as_d0):  # the report evaluates on the queries that were trained on
             changes, pairs = learn_corpus(store, parent, new, method, options, name=name, since=parent.number + 1)
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
             report = replace(report, corrections_lost=count_taught(store, parent, replaced.values()))
-            return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent)
-
-
-def tune(store: Store, options: Options) -> list[Report]:
-    """Train every corpus after D0 that was added fast, from what the index stores of it; one generation each.
-
-    A corpus whose documents are all deleted has nothing to train.
-    """
-    reports: list[Report] = []
-    with store.writing(), on_interrupt(f"{store.folder} keeps what was tuned until then; run the same command again"), learning(store):
-        parent = store.ready(training_blobs)
-        options.check_probes(parent)
-        live = [entry.count > len(deleted) for entry, deleted in zip(parent.corpora, parent.deleted_positions(), strict=True)]
-        for number in [number for number, entry in enumerate(parent.corpora) if number and entry.fast and live[number]]:
-            started = time.monotonic()
-            entry = parent.corpora[number]
-            corpus = stored_corpus(store, parent, number)
-            method = _load_seeded(store, parent, options, last=number)
-            pairs = method.training_pairs(corpus, new=True)
-            if options.on_start:
-                options.on_start(estimate_work(method, corpus, pairs, first=False))
-            method.tune(corpus, pairs=pairs, progress=options.progress)
-            corpora = list(parent.corpora)
-            rows = store.blobs.put_rows(method.model_.rows.blocks[-1].detach().cpu().numpy(), since=entry.since)
-            corpora[number] = replace(entry, rows=rows, fast=False)
-            prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
-            manifest = parent.next("tune", metadata=_metadata(method), prompts=prompts, corpora=tuple(corpora))
-            report, then = Report(manifest.number, "tune", entry.name), "what was tuned before it stays" if reports else UNCHANGED
-            reports.append(commit_trained(store, manifest, method, corpus, pairs, report, started, options, parent, entry.name, then))
-            parent = store.manifest()
-    return reports
+            return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent, cluster=cluster)
 
 
 def changed_by_d0(store: Store, method: PromptDSI) -> dict[str, Any]:
@@ -163,7 +136,7 @@ def changed_by_d0(store: Store, method: PromptDSI) -> dict[str, Any]:
         "config": method.model_.encoder.config.to_json(),
         "encoder": store.blobs.put(to_bytes(method.model_.encoder.state_dict()), "safetensors"),
         "tokenizer": store.blobs.put(method.tokenizer_.json.encode("utf-8"), "json"),
-        "metadata": _metadata(method),
+        "metadata": learned_metadata(method),
         "prompts": write_prompts(store, {}, method.model_.strategy.state()),
     }
 
@@ -192,7 +165,7 @@ def _trained(
     since: int,
 ) -> dict[str, Any]:
     """What a corpus that was just trained changes in the manifest; its blobs are written."""
-    entry = write_corpus(
+    entries = write_corpus(
         store,
         corpus,
         method,
@@ -203,10 +176,24 @@ def _trained(
         kept_pairs=pairs if options.keep_queries else None,
         fast=options.fast,
     )
-    entry = replace(entry, source=corpus.source, prefix=options.prefix)
+    entries = [replace(entry, source=corpus.source, prefix=options.prefix) for entry in entries]
+    corpora = (*parent.corpora, *entries)
     prompts = write_prompts(store, parent.prompts, method.model_.strategy.state())
-    statistics = store.blobs.put_statistics(method.words_.statistics) if method.words_ else None
-    return {"metadata": _metadata(method), "prompts": prompts, "corpora": (*parent.corpora, entry), "statistics": statistics}
+    statistics = method.words_.statistics if method.words_ else None
+    if statistics and method.model_.rows.elsewhere is not None:
+        statistics = _grown_statistics(store, parent, corpora)
+    blob = store.blobs.put_statistics(statistics) if statistics else None
+    return {"metadata": learned_metadata(method), "prompts": prompts, "corpora": corpora, "statistics": blob}
+
+
+def _grown_statistics(store: Store, parent: Manifest, corpora: Sequence[Entry]) -> WordStatistics:
+    """What words are weighted by after an addition. Old words lie in the shards: they are read here where all must be counted anew."""
+    assert parent.statistics is not None
+    statistics = store.blobs.statistics(parent.statistics)
+    if sum(entry.row_count for entry in corpora) < 2 * statistics.passages:
+        return statistics
+    store.check(parent, {entry.words for entry in parent.corpora if entry.words})
+    return statistics.grown([store.blobs.words(entry.words) for entry in corpora if entry.words])
 
 
 def commit_trained(
@@ -221,11 +208,13 @@ def commit_trained(
     parent: Manifest | None = None,
     without: str | None = None,
     then: str = UNCHANGED,
+    cluster: Cluster | None = None,
 ) -> Report:
     """Measure what was trained and commit it, unless old queries drifted by more than `max_drift`."""
-    report = measure_training(method, corpus, pairs, report)
+    after = evaluated(manifest, method, cluster)
+    report = measure_training(method, after.ranker, corpus, pairs, report)
     if parent is not None:
-        drift = check_drift(store, parent, method, options, what=report.corpus, without=without, then=then)
+        drift = check_drift(store, parent, after, options, what=report.corpus, without=without, then=then, cluster=cluster)
         report = replace(report, drift=drift)
     report = replace(report, seconds=time.monotonic() - started, probes=min(options.keep_probes, report.dev_queries))
     fields = asdict(report)
@@ -234,11 +223,30 @@ def commit_trained(
     return report
 
 
+def evaluated(manifest: Manifest, method: PromptDSI, cluster: Cluster | None) -> Evaluated:
+    """What is measured before a generation is committed: the method that learned it, or the generation opened in the shards."""
+    return Evaluated.method(method) if cluster is None else Evaluated.generation(cluster.generation(manifest))
+
+
 def check_drift(
-    store: Store, parent: Manifest, method: PromptDSI, options: Options, *, what: str, without: str | None = None, then: str = UNCHANGED
+    store: Store,
+    parent: Manifest,
+    after: Evaluated,
+    options: Options,
+    *,
+    what: str,
+    without: str | None = None,
+    then: str = UNCHANGED,
+    cluster: Cluster | None = None,
 ) -> Drift | None:
     """How far earlier probe queries drifted; more than `max_drift` is an error, and nothing is committed."""
-    drift = measure_drift(store, parent, method, device=options.device, without=without)
+
+    def before() -> Evaluated:
+        if cluster is not None:
+            return Evaluated.generation(cluster.generation(parent))
+        return Evaluated.method(load_method(store, parent, device=options.device))
+
+    drift = measure_drift(store, parent, before, after, without=without)
     if options.max_drift is None or (drift is not None and drift.fall <= options.max_drift):
         return drift
     store.clean()
@@ -269,14 +277,16 @@ def learning(store: Store) -> Iterator[None]:
         raise DataError(f"nothing can be learned over it ({reason}); run `promptdsi verify`", path=store.folder) from error
 
 
-def _load_seeded(store: Store, parent: Manifest, options: Options, last: int | None = None) -> PromptDSI:
-    method = load_method(store, parent, device=options.device, last=last)
+def load_seeded(store: Store, parent: Manifest, options: Options, *, last: Sequence[int] = (), cluster: Cluster | None = None) -> PromptDSI:
+    """The method of a generation with the seed that was given, and on a cluster without the rows."""
+    elsewhere = RowsInShards.of(cluster.generation(parent), trains=not options.fast) if cluster is not None else None
+    method = load_method(store, parent, device=options.device, last=last, elsewhere=elsewhere)
     if options.seed is not None:
         method.seed = options.seed
     return method
 
 
-def _metadata(method: PromptDSI) -> dict[str, Any]:
+def learned_metadata(method: PromptDSI) -> dict[str, Any]:
     """What the method learned beside weights. The topic of each document is left out: only words of many documents are stored."""
     metadata = method.metadata()
     return metadata | {"topics": {"words": metadata["topics"]["words"]} if metadata.get("topics") else None}

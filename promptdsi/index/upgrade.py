@@ -36,7 +36,7 @@ def upgrade(store: Store) -> Manifest:
             corpora.append(replace(entry, words=store.blobs.put_words(words[-1], since=entry.since)))
         params = merge_params(parent.params, {"encoding": {"words": True}})
         metadata = parent.metadata | {"word_weight": DEFAULT_WEIGHT, "word_salt": ""}
-        statistics = store.blobs.put_statistics(WordStatistics.of(words[0]))
+        statistics = store.blobs.put_statistics(WordStatistics.of(*words[: len(parent.parts()[0])]))
         changes = {"params": params, "metadata": metadata, "statistics": statistics}
         return store.commit(parent.next("upgrade", corpora=tuple(corpora), **changes))
 

@@ -10,6 +10,7 @@ from promptdsi.errors import UsageError
 from promptdsi.index import backup, delete, purge, results, strangers, tags
 from promptdsi.index.generation import Generation
 from promptdsi.index.manifest import Manifest, PrunedGeneration
+from promptdsi.index.shards import Cluster
 from promptdsi.index.store import Store
 from promptdsi.index.verb_options import PruneOptions
 from promptdsi.progress import Progress, silent
@@ -22,6 +23,7 @@ class IndexUpkeep:
 
     store: Store
     pinned: bool
+    cluster: Cluster | None
     _manifest: Manifest | None
     _opened: Generation | None
 
@@ -42,11 +44,11 @@ class IndexUpkeep:
 
     def delete(self, docids: str | Sequence[str]) -> Manifest:
         """Hide documents. Their bytes stay, so that `undelete` can show them again, until `purge`."""
-        return self._committed(delete.delete(self._writable(), delete.docid_list(docids)))
+        return self._committed(delete.delete(self._writable(), delete.docid_list(docids), self.cluster))
 
     def undelete(self, docids: str | Sequence[str]) -> Manifest:
         """Show deleted documents again."""
-        return self._committed(delete.undelete(self._writable(), delete.docid_list(docids)))
+        return self._committed(delete.undelete(self._writable(), delete.docid_list(docids), self.cluster))
 
     def purge(self, docids: str | Sequence[str] | None = None) -> Manifest:
         """Erase the bytes of documents, or of all deleted ones, from every generation. What was learned is not unlearned."""

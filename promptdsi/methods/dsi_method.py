@@ -196,7 +196,7 @@ class DSIMethod(VectorSearch, Method):
         if row_init == "document":
             return FirstRows(row_init, self.document_windows(corpus))
         if row_init == "random":
-            generator = seeded(self.seed, f"rows {len(self.model_.rows)}")
+            generator = seeded(self.seed, f"rows {self.model_.rows.total}")
             return FirstRows("rows", lambda low, high: (2 * torch.rand(high - low, width, generator=generator) - 1) / math.sqrt(width))
         if len(self.passages(corpus).docids) > len(corpus):
             raise UsageError("row_init=queries needs one row per document: set encoding.passage_tokens to 0")

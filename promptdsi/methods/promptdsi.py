@@ -142,7 +142,8 @@ class PromptDSI(DSIMethod):
             return rows
         norms: Tensor | float = self.row_norm_
         if self.rows.row_norm == "fitted":  # on D0's rows: the norms of later ones are set, not trained
-            norms = fitted_norms(self.model_.rows.blocks[0].detach(), rows, default=self.row_norm_)
+            old = self.model_.rows.elsewhere or self.model_.rows
+            norms = fitted_norms(old, self.d0_rows_, rows, default=self.row_norm_)
         return self.rows.row_norm_scale * norms * unit(rows)
 
     def _train_newest(self, pairs: Pairs, checkpoint: Path | None, progress: Progress) -> TrainingLog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -135,14 +136,21 @@ class VectorSearch(ABC):
         if not self.encoding.words:
             self._last_passages = None
             return
-        texts = self.passages(corpus).texts_with_queries(corpus.pairs("train", kinds=("annotated",)) if self.annotated_words() else ())
-        postings = Postings.build(texts, self.word_salt_)
+        postings = self._postings(corpus, annotated=self.annotated_words())
         self._last_passages = None  # no text of a corpus is kept once it is learned
         if self.words_ is None:
             weight = self.encoding.word_weight or DEFAULT_WEIGHT
-            self.words_ = WordTable([postings], WordStatistics.of(postings), weight=weight, salt=self.word_salt_)
+            self.words_ = WordTable(postings, WordStatistics.of(*postings), weight=weight, salt=self.word_salt_)
         else:
             self.words_ = self.words_.grown(postings)
+
+    def _postings(self, corpus: Corpus, *, annotated: bool) -> list[Postings]:
+        """The words of a corpus's passages, piece by piece, and where `annotated` those of its annotated train queries."""
+        passages = self.passages(corpus)
+        texts = passages.texts_with_queries(corpus.pairs("train", kinds=("annotated",)) if annotated else ())
+        counts = passages.counts
+        sizes = (sum(counts[piece.start : piece.stop]) for piece in passages.pieces())
+        return [Postings.build(islice(texts, size), self.word_salt_) for size in sizes]
 
     def annotated_words(self) -> bool:
         """Whether the words of the corpus's annotated train queries count as words of their documents."""
@@ -155,7 +163,7 @@ class VectorSearch(ABC):
         pairs, kind = calibration_pairs(self.passages(corpus), seed=0, limit=MOST_SCORES // max(len(rows), 1))
         words = self.words_
         if words and kind == "train":  # their own words stand beside their documents': they are scored without them
-            words = WordTable([Postings.build(self.passages(corpus).texts_with_queries(()), words.salt)], words.statistics, salt=words.salt)
+            words = WordTable(self._postings(corpus, annotated=False), words.statistics, salt=words.salt)
         self._last_passages = None
         if len(pairs) < LEAST_QUERIES:
             return

@@ -9,18 +9,34 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from promptdsi.model.path import unit
 
 CHUNK = 65_536  # rows scored at a time
 QUERIES_AT_ONCE = 512  # queries scored at a time: memory is bounded at the product of the two
 
 
+class OldRows(Protocol):
+    """Rows that lie in other processes, before all that are here, and what learning new rows asks of them."""
+
+    count: int
+
+    def delete(self, docids: Sequence[str]) -> None: ...
+    def log_sum_exp(self, vectors: Tensor, scale: float) -> Tensor: ...
+    def norms(self, count: int) -> Tensor: ...
+    def vectors(self, numbers: Tensor) -> Tensor: ...
+    def closest(self, directions: Tensor, k: int, count: int, without: Tensor | None = None) -> Tensor: ...
+
+
 class Rows(nn.Module):
     """All rows of an index in order of arrival; the rows of a document's passages are neighbours and have its docid.
 
-    A document that was deleted and added again has rows in two places; the live ones count.
+    A document that was deleted and added again has rows in two places; the live ones count. With rows `elsewhere` only new ones are here,
+    and they are counted from 0.
     """
 
     def __init__(self, width: int) -> None:
@@ -31,6 +47,7 @@ class Rows(nn.Module):
         self.starts: list[int] = []  # the first row of each document
         self.row_of: dict[str, int] = {}  # docid → first row
         self.deleted: set[int] = set()  # rows of deleted documents: masked wherever rows are scored
+        self.elsewhere: OldRows | None = None
         self._order: Tensor | None = None
         self._merged: tuple[int, list[Tensor]] = (0, [])  # number of frozen blocks, and the pieces made of them
 
@@ -98,7 +115,56 @@ class Rows(nn.Module):
         return range(first, self.starts[following] if following < len(self.starts) else len(self.docids))
 
     def delete(self, docids: Sequence[str]) -> None:
+        if self.elsewhere is not None:
+            self.elsewhere.delete([docid for docid in docids if docid not in self.row_of])
+            docids = [docid for docid in docids if docid in self.row_of]
         self.deleted |= {row for docid in docids for row in self.rows_of(docid)}
+
+    @property
+    def total(self) -> int:
+        """How many rows there are, here and elsewhere."""
+        return len(self) + (self.elsewhere.count if self.elsewhere is not None else 0)
+
+    def _first(self, count: int) -> Iterator[tuple[int, Tensor]]:
+        """The first rows in pieces of bounded size, with the number of each piece's first row."""
+        first = 0
+        for piece in (piece for block in self.blocks for piece in block.detach().split(CHUNK)):
+            if first < count:
+                yield first, piece[: count - first]
+            first += len(piece)
+
+    def norms(self, count: int) -> Tensor:
+        """The norms of the first rows: (count,) in float64."""
+        pieces = (part for _, piece in self._first(count) for part in piece.split(CHUNK // 8))
+        return torch.cat([self.blocks[0].new_empty(0).double(), *(part.double().norm(dim=1) for part in pieces)])
+
+    def vectors(self, numbers: Tensor) -> Tensor:
+        """Rows by number, ascending: (n, D)."""
+        ends = torch.tensor([len(block) for block in self.blocks]).cumsum(0)
+        parts = torch.bucketize(numbers.cpu(), ends, right=True)
+        return torch.cat([block.detach()[numbers[parts == part] - ends[part] + len(block)] for part, block in enumerate(self.blocks)])
+
+    def closest(self, directions: Tensor, k: int, count: int, without: Tensor | None = None) -> Tensor:
+        """The k highest cosines of each unit vector (n, D) with the first rows that are not zero, descending: (n, k) in float64.
+
+        `without` is a row for each vector that is left out. Float64, because a rule that is fitted to them magnifies rounding: rows are
+        chosen by float32 products, and the few chosen ones are multiplied again.
+        """
+        parts = []
+        for number, part in enumerate(directions.split(QUERIES_AT_ONCE)):
+            best = part.new_full((len(part), k), -torch.inf).double()
+            for first, piece in self._first(count):
+                cosines = part @ unit(piece).T  # (B, n)
+                cosines[:, piece.norm(dim=1) == 0] = -torch.inf
+                if without is not None:
+                    excluded = without.split(QUERIES_AT_ONCE)[number] - first
+                    inside = (excluded >= 0) & (excluded < len(piece))
+                    cosines[inside, excluded[inside]] = -torch.inf
+                chosen = cosines.topk(min(k, len(piece)), 1)
+                exact = (unit(piece[chosen.indices].double()) * part.double()[:, None]).sum(2)  # (B, k)
+                best = torch.cat([best, exact.where(chosen.values > -torch.inf, -torch.inf)], 1).topk(k, 1).values
+            parts.append(best)
+        return torch.cat(parts)
 
     def drop_last(self) -> None:
         """Take the newest block away again, as if it had never been added."""

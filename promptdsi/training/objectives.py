@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from promptdsi.model.path import EPS, unit
-from promptdsi.model.rows import CHUNK, QUERIES_AT_ONCE, Rows, mask_deleted
+from promptdsi.model.rows import CHUNK, QUERIES_AT_ONCE, OldRows, Rows, mask_deleted
 from promptdsi.training.distributed import World
 
 STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
@@ -85,7 +85,8 @@ def log_sum_over_old(vectors: Tensor, rows: Rows, *, scale: float = 1.0) -> Tens
             if first < end:
                 total = torch.logaddexp(total, torch.logsumexp(mask_deleted(scale * (part @ piece.T), first, deleted), 1))
         totals.append(total)
-    return torch.cat(totals) if totals else vectors.new_empty(0)
+    log_sums = torch.cat(totals) if totals else vectors.new_empty(0)
+    return log_sums if rows.elsewhere is None else torch.logaddexp(log_sums, rows.elsewhere.log_sum_exp(vectors, scale))
 
 
 def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor, masked: Masked | None) -> Tensor:
@@ -186,27 +187,25 @@ SMALLEST, LARGEST = 0.5, 2.0  # times the mean: bounds a rule that was fitted on
 
 
 @torch.no_grad()
-def fitted_norms(rows: Tensor, new: Tensor, *, default: float) -> Tensor:
-    """The norm that rows (N, D) placed like each new one (n, D) have: (n, 1); `default` where too few rows are left to tell.
+def fitted_norms(rows: Rows | OldRows, count: int, new: Tensor, *, default: float) -> Tensor:
+    """The norm that those of the first rows which are placed like each new one (n, D) have: (n, 1); `default` where too few are left.
 
     A row of large norm scores high with everything. Training gives rows that lie close to others a smaller norm, because they
     would otherwise take their neighbors' queries; a new row of mean norm takes more than its share where it lies close. So norms
-    are predicted from how close the neighbors are, by least squares over the rows of D0. No query is needed.
+    are predicted from how close the neighbors are, by least squares over the rows of D0, the first `count`. No query is needed.
     """
-    rows = rows[rows.norm(dim=1) > 0]  # purged rows are zero
-    if len(rows) <= 2 * NEIGHBORS:
+    norms = rows.norms(count)  # (N,) in float64, as all that the rule is fitted to
+    present = norms.nonzero()[:, 0]  # purged rows are zero
+    if len(present) <= 2 * NEIGHBORS:
         return new.new_full((len(new), 1), default)
-    directions, norms = unit(rows), rows.norm(dim=1)
-    mean = norms.mean()
-    sample = torch.linspace(0, len(rows) - 1, min(MOST_ROWS, len(rows)), device=rows.device).long()
-    similarity = directions[sample] @ directions.T  # (s, N)
-    similarity[torch.arange(len(sample)), sample] = -torch.inf  # a row is not its own neighbor
-    rule = torch.linalg.lstsq(_closeness(similarity).double(), norms[sample].double()[:, None]).solution  # (3, 1)
-    predicted: Tensor = (_closeness(unit(new) @ directions.T).double() @ rule).to(rows)  # (n, 1)
-    return predicted.clamp(SMALLEST * mean, LARGEST * mean)
+    mean = float(norms[present].mean())
+    sample = present[torch.linspace(0, len(present) - 1, min(MOST_ROWS, len(present)), device=present.device).long()]
+    nearest = rows.closest(unit(rows.vectors(sample)), NEIGHBORS, count, without=sample)  # a row is not its own neighbor
+    rule = torch.linalg.lstsq(_closeness(nearest), norms[sample][:, None]).solution  # (3, 1)
+    predicted = _closeness(rows.closest(unit(new), NEIGHBORS, count)) @ rule.to(new.device)  # (n, 1)
+    return predicted.clamp(SMALLEST * mean, LARGEST * mean).to(new)
 
 
-def _closeness(similarity: Tensor) -> Tensor:
-    """The predictors of each row's norm from its cosines (n, N): a constant, the mean of the nearest and the nearest: (n, 3)."""
-    nearest = similarity.topk(NEIGHBORS, 1).values
+def _closeness(nearest: Tensor) -> Tensor:
+    """The predictors of each row's norm from the cosines of its neighbors (n, k): a constant, their mean and the highest: (n, 3)."""
     return torch.stack([torch.ones_like(nearest[:, 0]), nearest.mean(1), nearest[:, 0]], 1)

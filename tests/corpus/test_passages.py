@@ -59,7 +59,7 @@ def test_the_words_of_a_query_go_to_the_passage_that_has_most_of_them() -> None:
     text = "tea leaves are green and dry. " * 6 + "\n\n" + "a kettle boils the water fast. " * 6
     corpus = Corpus([Document("d", text)], [Query("q", "what boils water")], {"train": [Judgement("q", "d")]})
     passages = cut_corpus(corpus, 50, token_starts)
-    texts = passages.texts_with_queries([Pair(corpus.queries[0], "d")])
+    texts = list(passages.texts_with_queries([Pair(corpus.queries[0], "d")]))
     assert [("what boils water" in part) for part in texts] == [False] * (len(texts) - 1) + [True]
     assert passages.docids == ["d"] * len(texts)
     assert passages.boundaries() == [[*(passage.start for passage in passages.by_document[0]), len(text)]]

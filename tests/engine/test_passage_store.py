@@ -30,7 +30,7 @@ def test_any_number_of_shards_gives_the_same_bits(index: Index, data: st.DataObj
     at = data.draw(st.sampled_from([None, None, 3]), "generation")
     opened = Index.open(index.path, device="cpu", at=at, check=False)
     shards, unsharded = (
-        sharded.InProcessShards(opened, data.draw(st.sampled_from([1, 2, 3, 4, 5, 7, 60]), "shards")),
+        sharded.in_process(opened, data.draw(st.sampled_from([1, 2, 3, 4, 5, 7, 60]), "shards")),
         opened.opened.passages,
     )
     queries = data.draw(st.lists(st.sampled_from(sharded.QUERIES), min_size=1, max_size=9), "queries")
@@ -51,7 +51,7 @@ def test_any_number_of_shards_gives_the_same_bits(index: Index, data: st.DataObj
 
 @pytest.mark.parametrize("count", [2, 5])
 def test_documents_are_located_counted_and_compared_over_shards(index: Index, count: int) -> None:
-    shards, unsharded = sharded.InProcessShards(index, count), index.opened.passages
+    shards, unsharded = sharded.in_process(index, count), index.opened.passages
     docids = ["tie-3", "tie-9", "later-0", "later-2", "unknown"]
     assert shards.locate(docids) == unsharded.locate(docids)
     assert shards.contains(docids) == unsharded.contains(docids) == [True, False, True, False, False]
@@ -69,7 +69,7 @@ def test_documents_are_located_counted_and_compared_over_shards(index: Index, co
 
 
 def test_a_field_that_only_another_shard_has_is_no_error(index: Index) -> None:
-    shards, vectors = sharded.InProcessShards(index, 6), index.opened.encoder.encode(["tea"]).vectors
+    shards, vectors = sharded.in_process(index, 6), index.opened.encoder.encode(["tea"]).vectors
     assert shards.call("missing_fields", ("color=green",)).count({"color"}) > 0
     assert shards.top_k(vectors, ["tea"], 3, ("color=green",))[0].passages
     with pytest.raises(UsageError) as unsharded:

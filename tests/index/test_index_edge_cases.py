@@ -20,7 +20,7 @@ from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
 from promptdsi.engine.postings import Postings
 from promptdsi.errors import UsageError
 from promptdsi.files import read_plain
-from promptdsi.index import update
+from promptdsi.index import effort, update
 from promptdsi.index.blobs import Ids
 from promptdsi.index.purge import purge
 from promptdsi.index.results import NoIndex
@@ -81,8 +81,8 @@ def test_damage_does_not_become_the_truth(place: Path, corpora: list[Corpus]) ->
     for name, act in (
         (entry.rows, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
         (entry.ids, lambda: purge(Store(place), [corpora[2].documents[0].docid])),
-        (entry.documents, lambda: update.tune(Store(place), update.Options(device="cpu"))),
-        (entry.queries, lambda: update.tune(Store(place), update.Options(device="cpu"))),
+        (entry.documents, lambda: effort.tune_added(Store(place), update.Options(device="cpu"))),
+        (entry.queries, lambda: effort.tune_added(Store(place), update.Options(device="cpu"))),
     ):
         path = place / "blobs" / str(name)
         content = path.read_bytes()

@@ -116,7 +116,7 @@ def test_fast_then_tune(place: Path, corpora: list[Corpus], backbone: str) -> No
     assert report.fast and report.unfindable == [] and index.manifest.corpora[1].fast
     method = index.opened.method
     documents, d0 = method.document_vectors(corpora[1]), method.model_.rows.blocks[0].detach()
-    vectors = method.rows.row_norm_scale * fitted_norms(d0, documents, default=method.row_norm_) * documents
+    vectors = method.rows.row_norm_scale * fitted_norms(method.model_.rows, len(d0), documents, default=method.row_norm_) * documents
     np.testing.assert_allclose(method.model_.rows.blocks[1].detach(), vectors, rtol=1e-5, atol=1e-6)
     index.add(corpora[2])
     index.add(corpora[3], fast=True)

@@ -13,6 +13,7 @@ from promptdsi import Corpus
 from promptdsi.methods.promptdsi import PromptDSI
 from promptdsi.methods.rows_only import RowsOnly
 from promptdsi.model.path import unit
+from promptdsi.model.rows import Rows
 from promptdsi.training.objectives import LARGEST, NEIGHBORS, SMALLEST, distance_from, fitted_norms
 from promptdsi.training.stages import RowOptions, learn_rows
 from promptdsi.training.training import Training
@@ -20,6 +21,14 @@ from promptdsi.training.training import Training
 
 def directions(count: int, seed: int, width: int = 12) -> torch.Tensor:
     return unit(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)))
+
+
+def norms_by_rule(rows: torch.Tensor, new: torch.Tensor, default: float) -> torch.Tensor:
+    """Norms of new rows where these are D0's, in two blocks: one would have been stored in parts."""
+    table = Rows(rows.shape[1])
+    for part in rows.split(max(len(rows) // 2, 1)):
+        table.grow([f"d{len(table) + number}" for number in range(len(part))], part)
+    return fitted_norms(table, len(rows), new, default=default)
 
 
 def closeness(new: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,26 +46,26 @@ def test_a_rule_that_d0s_rows_follow_is_found_and_applied() -> None:
     mean, first = closeness(old, old)
     rows = (1.4 - 0.5 * mean + 0.2 * first)[:, None] * old
     mean, first = closeness(new, old)
-    assert torch.allclose(fitted_norms(rows, 7 * new, default=9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
+    assert torch.allclose(norms_by_rule(rows, 7 * new, 9.0)[:, 0], 1.4 - 0.5 * mean + 0.2 * first, atol=1e-3)
 
 
 def test_rows_of_equal_length_give_new_ones_that_length() -> None:
-    assert torch.allclose(fitted_norms(1.3 * directions(50, 0), directions(9, 1), default=9.0), torch.tensor(1.3), atol=1e-5)
+    assert torch.allclose(norms_by_rule(1.3 * directions(50, 0), directions(9, 1), 9.0), torch.tensor(1.3), atol=1e-5)
 
 
 def test_purged_rows_take_no_part() -> None:
     old, new = directions(60, 0), directions(9, 1)
     rows = torch.cat([old, torch.zeros(20, 12)])
-    assert torch.allclose(fitted_norms(rows, new, default=9.0), fitted_norms(old, new, default=9.0))
+    assert torch.allclose(norms_by_rule(rows, new, 9.0), norms_by_rule(old, new, 9.0))
 
 
 def test_a_rule_of_few_rows_cannot_run_away() -> None:
     generator = torch.Generator().manual_seed(3)
     wild = directions(11, 0) * (0.01 + 100 * torch.rand(11, 1, generator=generator))
-    norms, mean = fitted_norms(wild, directions(200, 1), default=9.0), wild.norm(dim=1).mean()
+    norms, mean = norms_by_rule(wild, directions(200, 1), 9.0), wild.norm(dim=1).mean()
     assert bool((norms >= 0.999 * SMALLEST * mean).all()) and bool((norms <= 1.001 * LARGEST * mean).all())
     for few in (wild[: 2 * NEIGHBORS], torch.zeros(30, 12), torch.zeros(0, 12)):  # purged to the last, even
-        assert torch.equal(fitted_norms(few, directions(3, 1), default=1.1), torch.full((3, 1), 1.1))
+        assert torch.equal(norms_by_rule(few, directions(3, 1), 1.1), torch.full((3, 1), 1.1))
 
 
 def learned(limits: RowOptions, *, lr: float = 0.05) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,5 +114,6 @@ def test_new_rows_get_their_lengths_by_the_rule(kind: Any, rule: str, backbone: 
     documents = method.initial_rows(corpora[1], "document", norm=method.row_norm_)  # as they enter the rule: it magnifies rounding
     rows = method.model_.rows.blocks[0].detach()
     method.add(corpora[1])
-    norm = fitted_norms(rows, documents, default=method.row_norm_)[:, 0] if rule == "fitted" else rows.norm(dim=1).mean()
+    fitted = fitted_norms(method.model_.rows, len(rows), documents, default=method.row_norm_)[:, 0]
+    norm = fitted if rule == "fitted" else rows.norm(dim=1).mean()
     assert torch.allclose(method.model_.rows.blocks[1].norm(dim=1), 0.9 * norm, rtol=1e-4)
