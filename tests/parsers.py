@@ -17,9 +17,10 @@ from promptdsi.engine.quantized import mapped_tensors
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.blobs import Blobs
 from promptdsi.index.documents import Documents
+from promptdsi.index.eval_records import read_record
 from promptdsi.index.file_checks import LISTS, check_ids
 from promptdsi.index.manifest import Manifest
-from promptdsi.index.store import Store, read_record
+from promptdsi.index.store import Store
 from promptdsi.model.tokenizer_checks import load_tokenizer
 
 ALLOWED = (ValueError, PromptDSIError)

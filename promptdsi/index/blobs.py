@@ -11,15 +11,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +25,17 @@ from numpy.typing import NDArray
 from promptdsi.checks import Check, parse_json
 from promptdsi.corpus.corpus import Document
 from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
-from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
+from promptdsi.engine.quantized import RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, naming, open_plain, read_plain, sha256_of, tensor_header
+from promptdsi.files import adopt, atomic_write, discard, naming, open_plain, read_plain, sha256_of
 from promptdsi.index.documents import write_documents
 from promptdsi.index.file_checks import HASH, LISTS, MOST_TOKENIZER, NAME, check_ids
+from promptdsi.index.row_files import stored_codes, write_row_file
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_JSON = 1 << 30  # bytes of a JSON blob: the ids of some ten million documents
-CODE_TYPES = [np.int8, np.int32, np.float32, np.float32, np.float32]  # of the fields of `QuantizedRows`
 
 
 def is_plain(path: Path) -> bool:
@@ -72,7 +70,7 @@ class Blobs:
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".rows.")
         try:
             with naming(self.folder), os.fdopen(handle, "wb") as file:
-                _write_rows(file, rows, _origin(since, part))
+                write_row_file(file, rows, _origin(since, part))
             blob = f"{sha256_of(Path(name))}.safetensors"
             if not self._is_intact(blob):
                 adopt(Path(name), self.folder / blob)
@@ -221,37 +219,6 @@ class Blobs:
     def _is_intact(self, name: str) -> bool:
         path = self.folder / name
         return is_plain(path) and sha256_of(path) == name[:HASH]
-
-
-def _write_rows(file: IO[bytes], rows: NDArray[np.float32], origin: dict[str, str]) -> None:
-    """Write rows and codes as the safetensors library would if they were all in memory."""
-    counts: dict[str, tuple[str, list[int]]] = {name: ("F32", [len(rows)]) for name in ("scale", "error", "length")}
-    counts |= {"rows": ("F32", list(rows.shape)), "panels": ("I8", [rows.size]), "shift": ("I32", [len(rows)]), "panel": ("I32", [1])}
-    order, header = tensor_header(counts, origin)
-    file.write(header)
-    position = dict(zip(order, accumulate((_bytes(*counts[name]) for name in order), initial=len(header)), strict=False))
-    for first in range(0, max(len(rows), 1), PANEL):
-        part = np.ascontiguousarray(rows[first : first + PANEL])
-        for name, array in ({"rows": part} | quantize(part)._asdict()).items():
-            file.seek(position[name])
-            position[name] += file.write(array.data)
-    file.seek(position["panel"])
-    file.write(np.array([PANEL], np.int32).data)
-
-
-def _bytes(kind: str, shape: Sequence[int]) -> int:
-    return math.prod(shape) * int(kind[1:]) // 8
-
-
-def stored_codes(arrays: Mapping[str, NDArray[Any]]) -> QuantizedRows | None:
-    """The codes of a rows blob; None where it has none in panels of the size a search scans."""
-    rows = arrays["rows"]
-    if not np.array_equal(arrays.get("panel", ()), [PANEL]):
-        return None
-    codes = QuantizedRows(**{part: arrays[part] for part in QuantizedRows._fields})
-    if [part.shape for part in codes] != [(rows.size,), *[rows.shape[:1]] * 4] or [part.dtype for part in codes] != CODE_TYPES:
-        raise ValueError("codes that are not those of the rows")
-    return codes
 
 
 class Ids(NamedTuple):

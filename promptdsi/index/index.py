@@ -14,7 +14,7 @@ from typing import Any, Self, Unpack, cast, overload
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.engine.query_encoder import resolve_engine
 from promptdsi.evaluation.evaluate import EvalResult
-from promptdsi.index import export, filters, results, search, strangers
+from promptdsi.index import eval_records, export, filters, results, search, strangers
 from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.manifest import Manifest
 from promptdsi.index.opening import open_generation
@@ -221,7 +221,7 @@ class Index(IndexUpkeep):
 
     def eval_records(self) -> list[results.EvalRecord]:
         """The evaluations that were recorded, by generation, then by corpus."""
-        return self.store.read_records()
+        return eval_records.read_records(self.store)
 
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, permutations
+from pathlib import Path
 
 from promptdsi.errors import DataError
 from promptdsi.index.delete import deleted_docids
@@ -182,12 +183,12 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erase
     if part in ("rows", "words"):
         starts = [0, *accumulate(ids.passages)]
         numbers = [row for position in sorted(positions) for row in range(starts[position], starts[position + 1])]
-        words = blobs.words(name) if part == "words" else None
-        rows = blobs.rows(name).rows.copy() if words is None else words.lengths
-        if len(rows) != starts[-1]:
-            raise DataError(f"holds {len(rows):,} passages, and the corpus {entry.name} has {starts[-1]:,}", path=blobs.folder / name)
-        if words is not None:
+        if part == "words":
+            words = blobs.words(name)
+            _check_passages(entry, len(words.lengths), starts[-1], blobs.folder / name)
             return blobs.put_words(words.without(numbers), since=since, part=entry.part)
+        rows = blobs.rows(name).rows.copy()
+        _check_passages(entry, len(rows), starts[-1], blobs.folder / name)
         rows[numbers] = 0.0
         return blobs.put_rows(rows, since=since, part=entry.part)
     if part == "ids":
@@ -201,3 +202,8 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erase
     if part == "probes":
         return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
+
+
+def _check_passages(entry: Entry, held: int, expected: int, path: Path) -> None:
+    if held != expected:
+        raise DataError(f"holds {held:,} passages, and the corpus {entry.name} has {expected:,}", path=path)

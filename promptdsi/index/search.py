@@ -21,6 +21,7 @@ from promptdsi.engine.passage_store import Retrieved, StoredPassage
 from promptdsi.engine.quantized import single_threaded_blas
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import EvalResult, load_queries, rank_queries, write_run
+from promptdsi.index.eval_records import write_record
 from promptdsi.index.generation import Generation
 from promptdsi.index.results import EvalRecord, Hit, Neighbor, SearchRequest, SearchResult, SearchStopped, Why
 from promptdsi.model.config import NO_PROMPT
@@ -234,7 +235,7 @@ def evaluate_split(generation: Generation, corpus: Corpus, split: str, run: Path
         write_run(run, result.queries, generation.ranker.search(texts, k=run_k), tag="promptdsi")
     if record:
         ranks = [min(query.ranks) for query in result.query_ranks]
-        generation.store.write_record(EvalRecord(generation.manifest.number, corpus.name, split, ranks))
+        write_record(generation.store, EvalRecord(generation.manifest.number, corpus.name, split, ranks))
     return result
 
 

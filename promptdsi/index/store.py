@@ -22,12 +22,12 @@ from promptdsi.files import atomic_write, files_in, make_folder, read_plain, rem
 from promptdsi.index.blobs import Blobs, Ids, is_plain
 from promptdsi.index.deltas import bases
 from promptdsi.index.documents import Documents
-from promptdsi.index.file_checks import EVAL_RECORD, MOST_MANIFEST, NAME
+from promptdsi.index.file_checks import MOST_MANIFEST, NAME
 from promptdsi.index.lock import is_held, writing
 from promptdsi.index.manifest import Entry, Manifest, PrunedGeneration
 from promptdsi.index.manifest_files import ManifestFiles
-from promptdsi.index.results import EvalRecord, NoIndex
-from promptdsi.index.sealed import FORMAT, sealed, unsealed
+from promptdsi.index.results import NoIndex
+from promptdsi.index.sealed import FORMAT
 from promptdsi.wording import siblings_of, suggest_path
 
 CACHED_BLOBS = 256
@@ -143,19 +143,6 @@ class Store:
     def history(self) -> list[Manifest]:
         """All committed generations that were not pruned, oldest first."""
         return [generation for generation in self.log() if isinstance(generation, Manifest)]
-
-    def write_record(self, record: EvalRecord) -> Path:
-        """Store the ranks of an evaluation; the same evaluation again replaces its record."""
-        key = hashlib.sha256(f"{record.corpus}\0{record.split}".encode()).hexdigest()[:16]
-        path = self.folder / "records" / f"{record.generation:06d}-{key}.json"
-        with self.writing(), atomic_write(path) as file:
-            file.write(sealed({"format": FORMAT} | record._asdict()))
-        return path
-
-    def read_records(self) -> list[EvalRecord]:
-        """All records, by generation, corpus and split."""
-        contents = [read_record(path) for path in (self.folder / "records").glob("*.json")]
-        return sorted(EvalRecord(*(content[name] for name in EvalRecord._fields)) for content in contents)
 
     def documents(self, entry: Entry, name: str | None = None) -> Documents:
         """The stored documents of a corpus, which must have some; `name` is their blob where it is not the entry's any more."""
@@ -296,13 +283,3 @@ class Store:
         files = [path for folder in FOLDERS[:2] for path in files_in(self.folder / folder)]
         remove([path for path in files if NAME.fullmatch(path.name) or path.suffix == ".json" or TEMPORARY.fullmatch(path.name)])
         remove([path for path in files_in(self.folder) if TEMPORARY.fullmatch(path.name)])
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """The content of a recorded evaluation."""
-    content = unsealed(path)
-    try:
-        EVAL_RECORD(content)
-    except ValueError as error:
-        raise DataError(f"is no recorded evaluation: {str(error).strip()}", path=path) from None
-    return content

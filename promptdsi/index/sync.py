@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,7 +107,8 @@ def sources_of(store: Store, manifest: Manifest, folders: Sequence[Path], lookup
     return sources
 
 
-class TakenNames(NamedTuple):
+@dataclass(frozen=True)
+class TakenNames:
     """What docids begin with already: the prefixes of other folders, and the first part of any docid that is a path."""
 
     prefixes: set[str]

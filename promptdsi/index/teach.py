@@ -228,7 +228,7 @@ def _report(before: Generation, after: Generation, corrections: Sequence[Correct
 
 def _probes(generation: Generation, name: str) -> list[dict[str, Any]]:
     _verify(generation, name)
-    return generation.store.blobs.list(name)
+    return generation.store.blobs.list(name, "probes")
 
 
 def _rank(generation: Generation, query: str, docids: set[str]) -> int:
