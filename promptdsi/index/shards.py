@@ -159,7 +159,7 @@ class Cluster:
     def generation(self, manifest: Manifest) -> Generation:
         """A generation in the shards, committed or about to be."""
         names = manifest.blobs() - manifest.sizes.keys()
-        manifest = replace(manifest, sizes=manifest.sizes | {name: self.store.blobs.size(name) for name in names})
+        manifest = replace(manifest, sizes={**manifest.sizes} | {name: self.store.blobs.size(name) for name in names})
         for generation in self.opened:
             if generation.manifest == manifest:
                 return generation

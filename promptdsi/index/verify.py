@@ -13,7 +13,6 @@ import numpy as np
 
 from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.index.blobs import stored_codes
 from promptdsi.index.deltas import check_whole
 from promptdsi.index.encoder_checks import check_encoder
 from promptdsi.index.eval_records import read_record
@@ -21,6 +20,7 @@ from promptdsi.index.file_checks import HASH, NAME
 from promptdsi.index.lock import is_held
 from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest, PrunedGeneration
 from promptdsi.index.results import Verification
+from promptdsi.index.row_files import stored_codes
 from promptdsi.index.store import FOLDERS, TAGS_FILE, Store
 from promptdsi.index.tags import read_tags
 from promptdsi.model.tokenizer_checks import check_tokenizer

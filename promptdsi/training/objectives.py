@@ -202,7 +202,7 @@ def fitted_norms(rows: Rows | OldRows, count: int, new: Tensor, *, default: floa
     sample = present[torch.linspace(0, len(present) - 1, min(MOST_ROWS, len(present)), device=present.device).long()]
     nearest = rows.closest(unit(rows.vectors(sample)), NEIGHBORS, count, without=sample)  # a row is not its own neighbor
     rule = torch.linalg.lstsq(_closeness(nearest), norms[sample][:, None]).solution  # (3, 1)
-    predicted = _closeness(rows.closest(unit(new), NEIGHBORS, count)) @ rule.to(new.device)  # (n, 1)
+    predicted: Tensor = _closeness(rows.closest(unit(new), NEIGHBORS, count)) @ rule.to(new.device)  # (n, 1)
     return predicted.clamp(SMALLEST * mean, LARGEST * mean).to(new)
 
 
