@@ -241,7 +241,7 @@ def check_state(manifest: Manifest) -> None:
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")
     if tombstones and tombstones[-1] >= sum(entry.count for entry in corpora):
-        raise ValueError("tombstones name documents that do not exist")
+        raise ValueError("tombstones: documents are deleted that do not exist")
     if max(sum(entry.count for entry in corpora), sum(entry.passages for entry in corpora)) > MOST_ROWS:
         raise ValueError("corpora hold more documents than an index can")
     _check_blobs(manifest)

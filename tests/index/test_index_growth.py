@@ -177,7 +177,7 @@ def test_drift_is_measured_on_probes_and_bounded(corpora: list[Corpus], backbone
     report = index.add(corpora[1], keep_probes=2)
     assert report.drift is not None and report.drift.n == 8 and report.probes == 2
     before = index.opened.method
-    probes = [probe for corpus in index.manifest.corpora for probe in index.store.blobs.list(corpus.probes or "")]
+    probes = [probe for corpus in index.manifest.corpora for probe in index.store.blobs.list(corpus.probes or "", "probes")]
     assert len(probes) == 10 and all(set(probe) == {"text", "docids"} for probe in probes)
     expected = np.mean([before.ranks([probe["text"]], probe["docids"])[0] <= 10 for probe in probes])
     again = index.add(corpora[2])
