@@ -106,7 +106,7 @@ class DSIMethod(VectorSearch, Method):
 
     def _begins(self, corpus: Corpus) -> str:
         """A checksum of what D0's rows begin as: the same for any number of processes."""
-        settings = [self.fit_options.row_init, self.seed, self.encoding.document_tokens, self.encoding.document_windows]
+        settings = [self.fit_options.row_init, self.seed, *vars(self.encoding).values()]
         texts = (whole_text(document) + "\0" for document in self.passages(corpus).documents())
         return checksum_of(settings, (np.frombuffer(text.encode(), np.uint8) for text in texts))
 

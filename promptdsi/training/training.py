@@ -122,19 +122,17 @@ def train(
     """Train until the plan is done. With a checkpoint folder an interrupted run continues exactly where it stopped.
 
     `identity` says what is trained on what: a checkpoint of anything else is not used; it holds the state of `generator` too, from which
-    `step` may draw. `after_step` runs after every optimizer step, for what must always hold (such as row norms). Several processes call
-    this together (`shared`), with the same plan; they stop and save together, and only the first touches the checkpoint's folder.
+    `step` may draw. `after_step` runs after every optimizer step, for what must always hold (such as row norms). Several processes
+    (`shared`) call this together; they stop and save together, and only the first touches the checkpoint's folder.
     """
     groups = [group for group in groups if group.named]
     named = {name: parameter for group in groups for name, parameter in group.named.items()}
-    optimizer = _optimizer(groups)
-    steps_per_epoch, log = math.ceil(len(lengths) / plan.batch_size), TrainingLog()
+    steps_per_epoch, optimizer, log = math.ceil(len(lengths) / plan.batch_size), _optimizer(groups), TrainingLog()
     torch.manual_seed(seed + 7919 * shared.world.rank)  # dropout: each of several processes draws its own
-    rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
-    training = {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}
-    saved = Checkpoint(checkpoint, training, named, optimizer, generator, shared) if checkpoint else None
+    of = _settings(plan, groups, seed, identity)
+    saved = Checkpoint(checkpoint, of, named, optimizer, generator, shared) if checkpoint else None
     resumed, log.seconds_before = saved.load(log.losses) if saved else (0, 0.0)  # steps done before, and the time they took
-    started = time.monotonic()
+    started, world = time.monotonic(), shared.world
     epochs = (bucketed(lengths, plan.batch_size, seed=seed, epoch=epoch) for epoch in range(plan.epochs))
     with progress(what, total=steps_per_epoch * plan.epochs, unit="steps") as advance, _Interruptible() as interrupt:
         advance(resumed)
@@ -146,16 +144,22 @@ def train(
             log.losses.append(_update(step, batch, optimizer, groups, rate, number, shared))
             after_step()
             advance(1)
-            stop, due = shared.world.any(interrupt.requested, saved is not None and saved.due)
+            stop, due = world.any(interrupt.requested, saved is not None and saved.due)
             if saved and (stop or due):
                 saved.save(number + 1, log.losses)
             if stop:
                 raise KeyboardInterrupt
-    _check_finite(named, "weight", len(log.losses), shared.world)
+    _check_finite(named, "weight", len(log.losses), world)
     if saved:
         saved.remove()
     log.seconds = log.seconds_before + time.monotonic() - started
     return log
+
+
+def _settings(plan: Plan, groups: Sequence[Group], seed: int, identity: str) -> dict[str, Any]:
+    """What a checkpoint must have been made with to be used."""
+    rates = [(sorted(group.named), group.lr, group.decay, group.lazy) for group in groups]
+    return {"plan": vars(plan), "seed": seed, "rates": rates, "of": identity}
 
 
 def _optimizer(groups: Sequence[Group]) -> torch.optim.Optimizer:

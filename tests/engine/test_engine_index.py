@@ -14,7 +14,9 @@ import small
 from all_strategies import NearestCorpus
 
 from promptdsi import Corpus, DataError, Index
+from promptdsi.engine.quantized import PANEL, quantize
 from promptdsi.errors import UsageError
+from promptdsi.index.blobs import Blobs
 
 
 @pytest.fixture(scope="module")
@@ -135,3 +137,14 @@ def test_a_rows_blob_is_the_same_bytes_for_the_same_rows(place: Path) -> None:
     store = Index.open(place).store
     entry = store.manifest().corpora[0]
     assert store.blobs.put_rows(store.blobs.arrays(entry.rows)["rows"], since=entry.since) == entry.rows
+
+
+@pytest.mark.parametrize("count", [0, 1, PANEL, PANEL + 3])
+def test_rows_are_written_panel_by_panel_as_the_library_writes_them_whole(tmp_path: Path, count: int) -> None:
+    from safetensors.numpy import save
+
+    rows = np.random.default_rng(0).standard_normal((count, 6), np.float32)
+    whole = save({"rows": rows, "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict(), {"since": "3"})
+    blobs = Blobs(tmp_path / "blobs")
+    assert blobs.path(blobs.put_rows(rows, since=3)).read_bytes() == whole
+    assert len(blobs.names()) == 1  # no temporary file is left

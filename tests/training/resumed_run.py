@@ -43,7 +43,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "paper": ("paper", {}),  # random rows; encoder and rows train
     "rows": ("rows", {}),  # from vectors of documents
     "queries": ("rows", {"fit": {"row_init": "queries"}}),
-    "best": ("best", {"encoding": {"passage_tokens": 16}, "fit": {"row_lr": 1e-2}}),  # passages, and rows alone train
+    "best": ("best", {"encoding": {"passage_tokens": 16}, "fit": {"row_lr": 1e-2, "batch_size": 64}}),  # passages, and rows alone train
 }
 RUNS = [
     ("paper", 2, 1),
