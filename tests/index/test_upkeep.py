@@ -178,29 +178,70 @@ CHANGES: dict[str, Callable[[Index, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+def change(what: str, place: Path) -> None:
+    CHANGES[what](Index.open(place, check=False, device="cpu"), place.parent)
+
+
+@pytest.mark.parametrize("what", ["prune", "merge", "tag"])
 def test_killed_at_any_step_every_generation_reads_as_before(
-    what: str, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, many: Path, tmp_path: Path, corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, before = tmp_path / "index", signatures(many)
-    small.copied(many, place)
+    place, before = small.copied(many, tmp_path / "index"), signatures(many)
     with monkeypatch.context() as patch:
         counted = Faults().install(patch)
-        CHANGES[what](Index.open(place, check=False, device="cpu"), tmp_path)
+        change(what, place)
     assert counted.count >= 4
     for step in range(1, counted.count + 1):
         small.copied(many, place)
-        shutil.rmtree(tmp_path / "backup", ignore_errors=True)
         with monkeypatch.context() as patch:
             Faults(at=step).install(patch)
             with pytest.raises(Died):
-                CHANGES[what](Index.open(place, check=False, device="cpu"), tmp_path)
-        now = signatures(place) if step % 4 == 0 else {}
-        assert all(before.get(number, before[GENERATIONS]) == seen for number, seen in now.items()), counted.log[step - 1]
-        CHANGES[what](Index.open(place, check=False, device="cpu"), tmp_path)  # the same command again finishes
-        index = Index.open(place, device="cpu")
-        index.delete(index.search("water", k=1)[0].docid)  # and the next write takes leftovers away
+                change(what, place)
+        seen = signatures(place) if step % 6 == 0 else {}
+        assert all(before.get(number, before[GENERATIONS]) == signature for number, signature in seen.items()), counted.log[step - 1]
+        change(what, place)  # the same command again finishes
+        index = Index.open(place, check=False, device="cpu")
+        index.delete(corpora[0].documents[1].docid)  # and the next write takes leftovers away
         assert index.verify().problems == [], counted.log[step - 1]
+
+
+def test_a_backup_killed_at_any_step_leaves_the_last_finished_one(
+    place: Path, tmp_path: Path, corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        first = Faults().install(patch)
+        change("backup", place)
+    Index.open(place, check=False, device="cpu").purge(corpora[1].documents[0].docid)
+    finished = small.copied(tmp_path / "backup", tmp_path / "finished")
+    with monkeypatch.context() as patch:
+        second = Faults().install(patch)
+        change("backup", place)
+    generations = set()
+    for step in range(1, second.count + 1):
+        small.copied(finished, tmp_path / "backup")
+        with monkeypatch.context() as patch:
+            Faults(at=step).install(patch)
+            with pytest.raises(Died):
+                change("backup", place)
+        if step % 5 == 0 or step > second.count - 8:
+            shutil.rmtree(tmp_path / "restored", ignore_errors=True)
+            generations.add(Index.restore(tmp_path / "backup", tmp_path / "restored"))
+        change("backup", place)  # the same command again finishes
+        assert {path.name for path in (tmp_path / "backup").iterdir()} == {"BACKUP", "blobs", "lock"}
+    assert generations == {GENERATIONS, GENERATIONS + 1}
+    for step in range(1, first.count + 1, 9):  # nothing was finished before
+        shutil.rmtree(tmp_path / "backup")
+        with monkeypatch.context() as patch:
+            Faults(at=step).install(patch)
+            with pytest.raises(Died):
+                change("backup", place)
+        if step < first.count - 12:  # beyond, it may be finished
+            with pytest.raises(PromptDSIError, match=r"is no backup: it has no file BACKUP|holds no finished backup"):
+                Index.restore(tmp_path / "backup", tmp_path / "none")
+        change("backup", place)
+    shutil.rmtree(tmp_path / "restored")
+    assert Index.restore(tmp_path / "backup", tmp_path / "restored") == GENERATIONS + 1
+    assert signatures(tmp_path / "restored") == signatures(place)
 
 
 def test_power_loss_after_a_prune_or_a_backup(many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +250,7 @@ def test_power_loss_after_a_prune_or_a_backup(many: Path, tmp_path: Path, monkey
         with monkeypatch.context() as patch:
             power = PowerLoss(root)
             power.install(patch)
-            CHANGES[what](Index.open(place, check=False, device="cpu"), tmp_path)
+            change(what, place)
         seen = signatures(place)
         power.lose()
         assert signatures(place) == seen and Index.open(place, device="cpu").verify().problems == []
@@ -331,7 +372,7 @@ def test_a_backup_of_an_index_in_use(place: Path, tmp_path: Path, corpora: list[
         thread.start()
     try:
         generations = []
-        for number in range(6):
+        for number in range(4):
             generations.append(Index.open(place, check=False).backup(tmp_path / "backup").generation)
             Index.restore(tmp_path / "backup", tmp_path / f"restored {number}")
     finally:
