@@ -7,7 +7,7 @@ last stage.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from promptdsi.bench.run_records import Run
@@ -17,9 +17,7 @@ from promptdsi.engine.ray_store import Failure, connect
 from promptdsi.errors import PromptDSIError
 
 
-def run_on(
-    url: str, runs: Sequence[Run], runner: Runner, *, fresh: bool = False, seconds: float | None = None, notify: Callable[[str], None]
-) -> list[Path]:
+def run_on(url: str, runs: Sequence[Run], runner: Runner, *, fresh: bool = False, seconds: float | None = None) -> list[Path]:
     """Make the missing runs on a cluster; the files that were written. Nothing starts after so many seconds."""
     ray, _, _ = connect(url)
     store, groups = runner.store, dict[str, list[Run]]()
@@ -31,13 +29,17 @@ def run_on(
     folders = store.folder.absolute(), store.work.absolute()
     pending = [task.remote(group, *folders, runner.offline, fresh, seconds) for group in groups.values()]
     written: list[Path] = []
-    while pending:
-        (done,), pending = ray.wait(pending)
-        result = ray.get(done)
-        if isinstance(result, Failure):
-            raise result.to_error()
-        written += result
-        notify(f"{len(groups) - len(pending)} of {len(groups)} groups of runs are made")
+    try:
+        while pending:
+            (done,), pending = ray.wait(pending)
+            result = ray.get(done)
+            if isinstance(result, Failure):
+                raise result.to_error()
+            written += result
+            runner.notify(f"{len(groups) - len(pending)} of {len(groups)} groups of runs are made")
+    finally:
+        for call in pending:  # after an error or an interruption nothing goes on
+            ray.cancel(call, force=True)
     return written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +15,8 @@ from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.bench.plan import Experiment, Point
+    from promptdsi.bench.run_records import Run
+    from promptdsi.bench.runner import Runner
 
 Experiments = Annotated[list[Path], typer.Argument(help="Experiment files, such as experiments/main.toml.", metavar="EXPERIMENT.toml…")]
 Scale = Annotated[str, typer.Option("--scale", help="A file of scales/ beside the experiment: tiny, squadx, paper.")]
@@ -37,8 +40,6 @@ def run(
     output: Output,
 ) -> None:
     """Make an experiment's missing runs, one JSON file each. Interrupted or killed, the same command goes on from the last stage."""
-    import time
-
     use_threads(threads)
     if helped():
         return
@@ -53,24 +54,27 @@ def run(
         raise UsageError(f"{', '.join(only)} do not run in {', '.join(setting)}")
     store = RunStore(results, work)
     runner = Runner(store, offline=offline, progress=output.progress, notify=output.say)
-    ends = None if hours is None else time.monotonic() + 3600 * hours
     with leading():  # under torchrun the other processes help where encoder and all rows train
         for experiment in read:
             for place in experiment.settings:
                 if not experiment.runs and (not setting or place.name in setting):
                     runner.d0(place.d0)  # an experiment about the data alone: no run will learn it
-        if on is None:
-            written = runner.run(runs, fresh=fresh, until=ends)
-        else:
-            from promptdsi.bench.cluster_runs import run_on
-
-            written = run_on(on, runs, runner, fresh=fresh, seconds=None if hours is None else 3600 * hours, notify=output.say)
+        written = _make(runs, runner, on, hours, fresh=fresh)
     if output.json:
         print_json({"written": [path.name for path in written], "runs": len(runs)})
     else:
         missing = sum(not store.path(run.file).is_file() for run in runs)
         before = len(runs) - len(written) - missing
         print(f"{counted(len(written), 'run')} made, {before} recorded before, {missing} left; promptdsi bench report writes the tables")
+
+
+def _make(runs: list[Run], runner: Runner, on: str | None, hours: float | None, *, fresh: bool) -> list[Path]:
+    """Make the missing runs here or on a cluster."""
+    if on is None:
+        return runner.run(runs, fresh=fresh, until=None if hours is None else time.monotonic() + 3600 * hours)
+    from promptdsi.bench.cluster_runs import run_on
+
+    return run_on(on, runs, runner, fresh=fresh, seconds=None if hours is None else 3600 * hours)
 
 
 def _selected(experiments: list[Experiment], only: list[str], setting: list[str]) -> list[Point]:

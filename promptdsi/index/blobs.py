@@ -267,8 +267,8 @@ def content_hash(document: Document) -> str:
 
 
 def _origin(since: int, part: int) -> dict[str, str]:
-    """What tells equal contents of two corpora apart, or of two parts of one."""
-    return {"since": str(since)} | ({"part": str(part)} if part else {})
+    """What tells equal contents of two corpora apart, or of two parts of one. One key: safetensors writes several in any order."""
+    return {"since": f"{since} part {part}" if part else str(since)}
 
 
 def _document_record(position: int, document: Document, store: str) -> tuple[Any, ...]:
