@@ -192,7 +192,8 @@ def _untouched(parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> lis
 def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: str, number: int) -> None:
     """One sum of norms tells whether all are finite; the culprit is looked for only if not."""
     if tensors and not math.isfinite(float(sum(torch._foreach_norm([local(tensor.detach()) for tensor in tensors.values()], 1)))):
-        bad = next(name for name, tensor in tensors.items() if not torch.isfinite(local(tensor)).all())
+        infinite = (name for name, tensor in tensors.items() if not torch.isfinite(local(tensor)).all())
+        bad = next(infinite, next(iter(tensors)))  # all may be finite, and their sum not
         raise Diverged(
             f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
         )
