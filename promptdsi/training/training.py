@@ -204,7 +204,8 @@ def _check_finite(tensors: dict[str, Tensor] | dict[str, nn.Parameter], kind: st
         return
     total: Tensor = sum(torch._foreach_norm([tensor.detach() for tensor in tensors.values()], 1))  # type: ignore[assignment]
     if not math.isfinite(float(world.sum(total))):
-        bad = next((name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()), "rows")  # of another process
+        infinite = (name for name, tensor in tensors.items() if not torch.isfinite(tensor).all())
+        bad = next(infinite, next(iter(tensors)))  # those of another process, or all are finite and their sum is not
         raise Diverged(
             f"the {kind} of {bad} is not finite at step {number + 1}; training stopped, nothing is kept. Try a smaller learning rate"
         )

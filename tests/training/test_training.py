@@ -96,6 +96,7 @@ def test_it_trains_in_a_thread_too() -> None:
         ("loss", "the loss is nan at step 3"),
         ("gradient", "gradient of weight is not finite at step 3"),
         ("weight", "weight of weight is not finite"),
+        ("sum", "weight of weight is not finite"),  # each number is finite, and they are too large to be added
     ],
 )
 def test_nan_stops_and_names_step_and_tensor(poison: str, says: str) -> None:
@@ -113,6 +114,8 @@ def test_nan_stops_and_names_step_and_tensor(poison: str, says: str) -> None:
     def after() -> None:
         if toy.steps == 15 and poison == "weight":
             toy.weight.data[0] = float("inf")
+        if toy.steps == 15 and poison == "sum":
+            toy.weight.data[:] = 3e38
 
     with pytest.raises(Diverged, match=says):
         train(step, [Group({"weight": toy.weight}, 0.05)], LENGTHS, Plan(3, 8), after_step=after)
