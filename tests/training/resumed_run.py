@@ -33,7 +33,7 @@ from promptdsi.training.shared_stages import help_training
 checkpoint.SECONDS_BETWEEN_CHECKPOINTS, checkpoint.MOST_TIME = 0.0, 1e9  # after every step, as if each took minutes
 distributed.PIECE = 4
 SMALL = {
-    "encoding": {"dropout": 0.0, "max_tokens": 24, "document_tokens": 48},
+    "encoding": {"dropout": 0.0, "max_tokens": 24, "document_tokens": 48, "document_windows": 1},
     "fit": {"epochs": 2, "batch_size": 16},
     "pseudo_queries": 2,
     "device": "cpu",
