@@ -78,7 +78,13 @@ def blob_of(kind: str) -> Check:
 
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
-ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "count": count, "source": optional(text(MOST_PATH)), "prefix": text(MOST_PATH)}
+ARRIVAL_FIELDS = {
+    "name": text(MOST_NAME),
+    "since": number,
+    "documents": count,
+    "source": optional(text(MOST_PATH)),
+    "prefix": text(MOST_PATH),
+}
 
 
 def arrival(value: Any) -> None:
@@ -222,7 +228,7 @@ def check_state(manifest: Manifest) -> None:
     corpora, sizes, tombstones, config = manifest.corpora, manifest.sizes, manifest.tombstones, manifest.config
     if not corpora or any(entry.since > manifest.number for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
-    if any(sum(each.count for each in entry.merged) != entry.count for entry in corpora if entry.merged):
+    if any(sum(each.documents for each in entry.merged) != entry.count for entry in corpora if entry.merged):
         raise ValueError("corpora were merged to other numbers of documents than they have")
     if any(later <= earlier for earlier, later in pairwise(tombstones)):
         raise ValueError("tombstones do not ascend")

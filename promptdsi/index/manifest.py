@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
 
     name: str
     since: int
-    count: int
+    documents: int
     source: str | None = None
     prefix: str = ""
 
@@ -86,7 +86,7 @@ class Entry:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return list(itertools.accumulate(arrival.count for arrival in self.arrivals))
+        return list(itertools.accumulate(arrival.documents for arrival in self.arrivals))
 
     @property
     def row_count(self) -> int:
@@ -156,7 +156,7 @@ class Manifest:
         for entry, first in zip(self.corpora, self.firsts(), strict=True):
             start = 0
             for arrival in entry.arrivals:
-                end = start + arrival.count
+                end = start + arrival.documents
                 yield PlacedArrival(arrival, entry, range(start, end), range(first + start, first + end))
                 start = end
 
