@@ -105,7 +105,10 @@ class ManifestFiles:
         base = earlier.get(content["base"]) if "base" in content else None
         if isinstance(base, Manifest) or "base" not in content:
             return self._state(content, base if isinstance(base, Manifest) else None, sizes)
-        return self.read(number)  # its base could not be read, or a prune came between
+        try:
+            return self.read(number)  # its base could not be read, or a prune came between
+        except UsageError:
+            return to_pruned(self.content(number))
 
     def write(self, manifest: Manifest, *, states: Mapping[int, Manifest] | None = None, without: Collection[int] = ()) -> None:
         """Write a manifest against the nearest base that is not pruned, nor among `without`; a file that would not change stays.
