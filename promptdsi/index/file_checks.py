@@ -87,8 +87,14 @@ def blob_of(kind: str) -> Check:
 
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
-ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "count": count, "source": optional(text(MOST_PATH)), "prefix": text(MOST_PATH)}
-ARRIVAL_FIELDS |= {"part": integer(0, MOST_CORPORA)}
+ARRIVAL_FIELDS = {
+    "name": text(MOST_NAME),
+    "since": number,
+    "documents": count,
+    "source": optional(text(MOST_PATH)),
+    "prefix": text(MOST_PATH),
+    "part": integer(0, MOST_CORPORA),
+}
 
 
 def arrival(value: Any) -> None:
@@ -233,7 +239,7 @@ def check_state(manifest: Manifest) -> None:
     corpora, sizes, tombstones, config = manifest.corpora, manifest.sizes, manifest.tombstones, manifest.config
     if not corpora or any(entry.since > manifest.number for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
-    if any(sum(each.count for each in entry.merged) != entry.count for entry in corpora if entry.merged):
+    if any(sum(each.documents for each in entry.merged) != entry.count for entry in corpora if entry.merged):
         raise ValueError("corpora were merged to other numbers of documents than they have")
     places = [(entry.since, entry.name, entry.part) for entry in corpora]
     if places[0][2] or any(part and before != (since, name, part - 1) for before, (since, name, part) in pairwise(places)):

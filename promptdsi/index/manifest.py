@@ -33,7 +33,7 @@ class Arrival(NamedTuple):
 
     name: str
     since: int
-    count: int  # type: ignore[assignment]  # hides the method of tuples
+    documents: int
     source: str | None = None
     prefix: str = ""
     part: int = 0  # of a large corpus
@@ -88,7 +88,7 @@ class Entry:
 
     @cached_property
     def _ends(self) -> list[int]:
-        return list(itertools.accumulate(arrival.count for arrival in self.arrivals))
+        return list(itertools.accumulate(arrival.documents for arrival in self.arrivals))
 
     @property
     def row_count(self) -> int:
@@ -163,7 +163,7 @@ class Manifest:
         for entry, first in zip(self.corpora, self.firsts(), strict=True):
             start = 0
             for arrival in entry.arrivals:
-                end = start + arrival.count
+                end = start + arrival.documents
                 yield PlacedArrival(arrival, entry, range(start, end), range(first + start, first + end))
                 start = end
 

@@ -53,6 +53,10 @@ class ManifestFiles:
 
     def read(self, number: int) -> Manifest:
         """A generation, from its file and those it is stored against; UsageError if it was pruned."""
+        return self.read_chain(number)[number]
+
+    def read_chain(self, number: int) -> dict[int, Manifest]:
+        """A generation and all those it is stored against."""
         for _ in range(ATTEMPTS):
             chain, size, content = list[dict[str, Any]](), 0, self.content(number)
             while content is not None and "pruned_by" not in content:
@@ -62,7 +66,9 @@ class ManifestFiles:
                     raise DataError(f"and those it is stored against hold more than {MOST_MANIFEST:,} bytes", path=self.path(number))
                 content = self.content(content["base"]) if "base" in content else None  # type: ignore[assignment]
             if content is None:
-                return check_whole(self._resolve(chain), self.path(number))
+                states = self._resolve(chain)
+                check_whole(states[number], self.path(number))
+                return states
             if not chain:
                 when = f"made by `{content['kind']}` on {content['time']}"
                 left = "`promptdsi log` lists those that are left"
@@ -71,12 +77,11 @@ class ManifestFiles:
             f"is stored against generation {content['number']}, which was pruned; restore both from a copy", path=self.path(number)
         )
 
-    def _resolve(self, chain: list[dict[str, Any]]) -> Manifest:
-        manifest, sizes = None, dict[str, int]()
+    def _resolve(self, chain: list[dict[str, Any]]) -> dict[int, Manifest]:
+        states, sizes = dict[int, Manifest](), dict[str, int]()
         for content in reversed(chain):
-            manifest = self._state(content, manifest, sizes)
-        assert manifest is not None
-        return manifest
+            states[content["number"]] = self._state(content, states.get(content.get("base", 0)), sizes)
+        return states
 
     def _state(self, content: dict[str, Any], base: Manifest | None, sizes: dict[str, int]) -> Manifest:
         try:
@@ -100,7 +105,10 @@ class ManifestFiles:
         base = earlier.get(content["base"]) if "base" in content else None
         if isinstance(base, Manifest) or "base" not in content:
             return self._state(content, base if isinstance(base, Manifest) else None, sizes)
-        return self.read(number)  # its base could not be read, or a prune came between
+        try:
+            return self.read(number)  # its base could not be read, or a prune came between
+        except UsageError:
+            return to_pruned(self.content(number))
 
     def write(self, manifest: Manifest, *, states: Mapping[int, Manifest] | None = None, without: Collection[int] = ()) -> None:
         """Write a manifest against the nearest base that is not pruned, nor among `without`; a file that would not change stays.

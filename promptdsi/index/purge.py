@@ -91,7 +91,7 @@ def _places(history: Sequence[Manifest]) -> dict[CorpusKey, list[tuple[CorpusKey
     """The corpora that hold what arrived together, and where it begins in each: small ones may have been merged since."""
     places: dict[CorpusKey, list[tuple[CorpusKey, int]]] = {}
     for entry in _corpora(history):
-        starts = accumulate((arrival.count for arrival in entry.arrivals), initial=0)
+        starts = accumulate((arrival.documents for arrival in entry.arrivals), initial=0)
         for arrival, start in zip(entry.arrivals, starts, strict=False):
             places.setdefault(_arrival_key(arrival), []).append((_key(entry), start))
     return places

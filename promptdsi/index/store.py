@@ -246,12 +246,15 @@ class Store:
 
         `others` are the generations that stay, where not all do.
         """
+        # What its base can be was read with its parent.
+        states = self.manifests.read_chain(self.current()) if manifest.number > 1 else {}
         before: set[str] = set()
-        if manifest.number > 1 and others is None:
-            parent = self.manifest().renamed(manifest.erase)
+        if states and others is None:
+            parent = states[max(states)].renamed(manifest.erase)
             before = parent.blobs() | set(parent.retired)
         before.update(*(other.blobs() for other in others or ()))
-        self.write_manifest(replace(manifest, retired=tuple(sorted(before - manifest.blobs()))), without=manifest.pruned)
+        retired = tuple(sorted(before - manifest.blobs()))
+        self.write_manifest(replace(manifest, retired=retired), states=states, without=manifest.pruned)
         self.point_to(manifest.number)
         if manifest.number == 1:
             self.clean()

@@ -9,17 +9,24 @@ with every checksum verified. The file cache is warm.
 
 from __future__ import annotations
 
+import bisect
 import json
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tools import evidence
 from tools.bench.opening import OPENING, run
 
+if TYPE_CHECKING:
+    from promptdsi import Document
+    from promptdsi.index.store import Store
+
 GENERATIONS, ROUNDS, ADDS = 1_000, 7, 5
+DELETION = 10  # one generation in so many deletes a document
 
 
 def main() -> None:
@@ -81,47 +88,55 @@ def timed(action: Any) -> float:
 
 
 def build(place: Path, generations: int) -> tuple[float, float]:
-    """A real index of two documents, and `GENERATIONS` synthetic ones behind it: one each, or all in the second generation.
+    """A real index of two documents and synthetic ones behind it: one for each generation, or all in the second.
 
     The milliseconds of a commit among the first and the last hundred; its four blobs are written as well.
     """
     import numpy as np
 
     from promptdsi import Corpus, Document, Index
+
+    first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
+    store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
+    numbers = [number for number in range(2, GENERATIONS + 1) if number % DELETION]
+    documents = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in numbers]
+    vectors = np.random.default_rng(0).standard_normal((len(documents), 384), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    if generations == 2:
+        commit(store, documents, vectors)
+        return 0.0, 0.0
+    seconds = []
+    for number in range(2, generations + 1):
+        place_of = bisect.bisect_left(numbers, number)
+        several = slice(place_of, place_of + 1) if number % DELETION else slice(0)
+        seconds.append(timed(lambda several=several: commit(store, documents[several], vectors[several])))  # type: ignore[misc]
+    return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
+
+
+def commit(store: Store, documents: Sequence[Document], rows: Any) -> None:
+    """A generation with these documents; without any, one that deletes the last."""
     from promptdsi.corpus.corpus import whole_text
     from promptdsi.engine.postings import Postings
     from promptdsi.index.blobs import Ids
     from promptdsi.index.manifest import Entry
 
-    first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
-    store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
-    documents = [
-        Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in range(GENERATIONS)
-    ]
-    vectors = np.random.default_rng(0).standard_normal((len(documents), 384), np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    seconds = []
-    share = -(-len(documents) // (generations - 1))
-    for begin in range(0, len(documents), share):
-        started, parent = time.perf_counter(), store.manifest()
-        since, corpus = parent.number + 1, documents[begin : begin + share]
-        if share == 1 and since % 10 == 0:
-            total = sum(entry.count for entry in parent.corpora)
-            store.commit(parent.next("delete", tombstones=(*parent.tombstones, total - 1), event={"documents": 1}))
-        else:
-            entry = Entry(
-                name=f"synthetic {since}",
-                since=since,
-                count=len(corpus),
-                rows=store.blobs.put_rows(vectors[begin : begin + share], since=since),
-                ids=store.blobs.put_json(Ids.of(corpus, since=since)._asdict()),
-                words=store.blobs.put_words(Postings.build(whole_text(document) for document in corpus), since=since),
-                documents=store.blobs.put_documents(enumerate(corpus), since=since),
-            )
-            event = {"corpus": entry.name, "added": len(corpus), "updated": 0, "queries": 0, "fast": False, "drift": None, "seconds": 0.1}
-            store.commit(parent.next("add", corpora=(*parent.corpora, entry), event=event))
-        seconds.append(time.perf_counter() - started)
-    return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
+    parent = store.manifest()
+    since = parent.number + 1
+    if not documents:
+        total = sum(entry.count for entry in parent.corpora)
+        store.commit(parent.next("delete", tombstones=(*parent.tombstones, total - 1), event={"documents": 1}))
+        return
+    entry = Entry(
+        name=f"synthetic {since}",
+        since=since,
+        count=len(documents),
+        rows=store.blobs.put_rows(rows, since=since),
+        ids=store.blobs.put_json(Ids.of(documents, since=since)._asdict()),
+        words=store.blobs.put_words(Postings.build(whole_text(document) for document in documents), since=since),
+        documents=store.blobs.put_documents(enumerate(documents), since=since),
+    )
+    event = {"corpus": entry.name, "added": len(documents), "updated": 0, "queries": 0, "fast": False, "drift": None, "seconds": 0.1}
+    store.commit(parent.next("add", corpora=(*parent.corpora, entry), event=event))
 
 
 if __name__ == "__main__":

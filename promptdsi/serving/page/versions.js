@@ -56,10 +56,11 @@ async function confirmGoBack({generation, documents}) {
 }
 
 /** What made a version, in words. */
-function described({kind, corpus, added, updated, removed, corrections, documents, to}, before) {
+function described({generation, kind, corpus, added, updated, removed, corrections, documents, to}, before) {
   const some = (n) => count(n, "document");
   if (kind === "rollback") return `Went back to version ${to}`;
-  if (kind === "undelete") return `${some(documents - before.documents)} restored`;
+  if (kind === "prune") return "Older versions dropped";
+  if (kind === "undelete") return before?.generation === generation - 1 ? `${some(documents - before.documents)} restored` : "Documents restored";
   if (kind === "tune") return "Trained on documents that were added quickly";
   if (kind === "teach") return `${count(corrections, "correction")} learned`;
   if (kind === "upgrade") return "Exact words count from here on";
