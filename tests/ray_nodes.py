@@ -13,14 +13,14 @@ NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 
 class Nodes:
-    """A cluster of two nodes, each a raylet of its own with its own worker processes."""
+    """A cluster of one node or two, each with its own worker processes."""
 
-    def __init__(self, shards: int = 3) -> None:
+    def __init__(self, shards: int = 3, count: int = 2) -> None:
         from ray.cluster_utils import Cluster
 
         self.cluster = Cluster()
         self._add(include_dashboard=False)
-        self.second = self._add()
+        self.second = self._add() if count > 1 else None
         self.url = f"ray://{self.cluster.address}?shards={shards}"
 
     def _add(self, **options: Any) -> Any:

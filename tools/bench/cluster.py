@@ -118,10 +118,8 @@ def measure_nodes(place: Path, count: int) -> dict[str, float]:
 
     from promptdsi import Index
 
-    nodes = Nodes(shards=count)
+    nodes = Nodes(shards=count, count=count)
     try:
-        if count == 1:
-            nodes.lose_one()
         index = Index.open(place, device="cpu", threads=1, on=nodes.url)
         (texts, vectors), times = queries(), list[float]()
         for first, size in [(0, 1), *((number, 1) for number in range(SINGLE // 2)), (SINGLE, BATCH), (SINGLE + BATCH, BATCH)]:
