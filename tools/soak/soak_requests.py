@@ -55,7 +55,18 @@ NAMES = (
     "Range",
     "X-Forwarded-For",
 )
-VALUES = (b"", b"chunked", b"gzip, chunked", b"-1", b"1e9", b"99999999999999999999", b"0x10", b"localhost", b"evil.example", b"\xff\xfe")
+VALUES: tuple[bytes, ...] = (
+    b"",
+    b"chunked",
+    b"gzip, chunked",
+    b"-1",
+    b"1e9",
+    b"99999999999999999999",
+    b"0x10",
+    b"localhost",
+    b"evil.example",
+    b"\xff\xfe",
+)
 VALUES += (b"application/json; charset=utf-16", b"Bearer " + b"x" * 5000, b"100-continue", b"websocket", b"a" * 70_000, b"a\0b", b"a\r\n b")
 PIECES = (
     b"\r\n",

@@ -30,7 +30,21 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 GOLDEN = ROOT / "tests" / "index" / "golden"
 OLD = 0.1  # share of the cases that forge an index of an earlier format
 FRESH = 500  # cases that a child looks at
-OTHERS = ("add", "fast", "get", "delete", "undelete", "purge", "purge all", "rollback", "teach", "sync", "tune", "upgrade", "eval")
+OTHERS: tuple[str, ...] = (
+    "add",
+    "fast",
+    "get",
+    "delete",
+    "undelete",
+    "purge",
+    "purge all",
+    "rollback",
+    "teach",
+    "sync",
+    "tune",
+    "upgrade",
+    "eval",
+)
 OTHERS += ("export faiss", "export beir", "export hf", "search torch", "search int8")
 
 
@@ -61,7 +75,11 @@ def originals(folder: Path) -> list[Path]:
 
 def commands(folder: Path, other: str, docid: str) -> list[list[str]]:
     """What is done with a forged index."""
-    at, path_of, what = str(folder / "index"), lambda name: str(folder / name), other.split()[-1]
+
+    def path_of(name: str) -> str:
+        return str(folder / name)
+
+    at, what = path_of("index"), other.split()[-1]
     cpu = ["--device", "cpu", "--threads", "1"]
     more: dict[str, list[str]] = {
         "add": ["add", at, path_of("next"), *cpu, "--quiet"],
