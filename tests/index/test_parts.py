@@ -20,9 +20,9 @@ LIMIT = 8
 def pair(corpora: list[Corpus], backbone: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same index in one part for each corpus, and in several."""
     folder = tmp_path_factory.mktemp("parts")
-    whole = sharded.build(folder / "whole", corpora, backbone, keep_queries=True, keep_probes=5)
+    single = sharded.build(folder / "whole", corpora, backbone, keep_queries=True, keep_probes=5)
     with sharded.parts_of(LIMIT):
-        return whole, sharded.build(folder / "parts", corpora, backbone, keep_queries=True, keep_probes=5)
+        return single, sharded.build(folder / "parts", corpora, backbone, keep_queries=True, keep_probes=5)
 
 
 @pytest.fixture
@@ -40,24 +40,24 @@ def test_pieces_hold_whole_documents_and_at_most_the_limit(corpora: list[Corpus]
 
 
 def test_an_index_in_parts_is_the_same_index(pair: tuple[Path, Path]) -> None:
-    whole, parts = (Index.open(path, device="cpu") for path in pair)
+    single, parts = (Index.open(path, device="cpu") for path in pair)
     entries = parts.manifest.corpora
-    assert len(entries) > len(whole.manifest.corpora) == len(parts.manifest.parts())
+    assert len(entries) > len(single.manifest.corpora) == len(parts.manifest.parts())
     assert all(entry.row_count <= LIMIT or entry.count == 1 for entry in entries) and [entry.part for entry in entries[:3]] == [0, 1, 2]
-    assert parts.info().corpora == whole.info().corpora
-    assert parts.search(sharded.QUERIES, k=40, explain=True) == whole.search(sharded.QUERIES, k=40, explain=True)
-    assert parts.search(sharded.QUERIES, k=40, where="number>=5") == whole.search(sharded.QUERIES, k=40, where="number>=5")
-    assert [len(generation.corpora) for generation in parts.log()] != [len(generation.corpora) for generation in whole.log()]
+    assert parts.info().corpora == single.info().corpora
+    assert parts.search(sharded.QUERIES, k=40, explain=True) == single.search(sharded.QUERIES, k=40, explain=True)
+    assert parts.search(sharded.QUERIES, k=40, where="number>=5") == single.search(sharded.QUERIES, k=40, where="number>=5")
+    assert [len(generation.corpora) for generation in parts.log()] != [len(generation.corpora) for generation in single.log()]
     assert parts.verify().problems == []
 
 
 def test_learned_over_parts_a_corpus_is_the_same(pair: tuple[Path, Path], parted: Path, corpora: list[Corpus], tmp_path: Path) -> None:
     """D0's rows in several blocks give new rows the same norms and the same softmax, up to rounding."""
-    whole, parts = (Index.open(path, device="cpu") for path in (small.copied(pair[0], tmp_path / "whole"), parted))
+    single, parts = (Index.open(path, device="cpu") for path in (small.copied(pair[0], tmp_path / "whole"), parted))
     with sharded.parts_of(LIMIT):
-        reports = [index.add(corpora[1]) for index in (whole, parts)]
+        reports = [index.add(corpora[1]) for index in (single, parts)]
     assert reports[0].dev_hits10 == reports[1].dev_hits10 and reports[0].drift == reports[1].drift
-    for expected, hits in zip(whole.search(sharded.QUERIES, k=60), parts.search(sharded.QUERIES, k=60), strict=True):
+    for expected, hits in zip(single.search(sharded.QUERIES, k=60), parts.search(sharded.QUERIES, k=60), strict=True):
         assert {hit.docid: hit.score for hit in hits} == pytest.approx({hit.docid: hit.score for hit in expected}, rel=1e-5, abs=1e-6)
 
 
