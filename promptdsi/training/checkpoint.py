@@ -149,7 +149,7 @@ class Checkpoint:
         elif name == "random":  # of each process that wrote it: a process that was not there draws dropout from its own beginning
             states = tensor.view(-1, tensor.shape[-1])
             if self.world.rank < len(states):
-                self._dropout()[1](states[self.world.rank])
+                self._dropout()[1](states[self.world.rank].clone())  # of a view torch 2.13 reads past the end
 
     def remove(self) -> None:
         """Delete the checkpoint of a finished training, and nothing else that is in the folder."""

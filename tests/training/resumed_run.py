@@ -121,11 +121,7 @@ def together(size: int, work: Callable[[], None]) -> bool:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    codes = [os.waitpid(children[0], 0)[1]]
-    if codes[0]:  # the others wait for the first process, which was killed: they are killed too
-        for child in children[1:]:
-            os.kill(child, signal.SIGKILL)
-    return not any(codes + [os.waitpid(child, 0)[1] for child in children[1:]])
+    return not any([os.waitpid(child, 0)[1] for child in children])  # helpers end by themselves when the first process is killed
 
 
 def forbid_pickle() -> None:
