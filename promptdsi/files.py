@@ -102,6 +102,18 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+@contextlib.contextmanager
+def temporary_file(folder: Path, prefix: str) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file in a folder, open for writing, for `adopt`; without that it is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
+    try:
+        with naming(Path(name)), os.fdopen(handle, "wb") as file:
+            yield file, Path(name)
+    finally:
+        discard(Path(name))
+
+
 def write_unsynced(path: Path, content: bytes) -> None:
     """Write a temporary file that `adopt` will sync."""
     with naming(path), open(path, "wb") as file:

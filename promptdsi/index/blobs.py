@@ -26,7 +26,7 @@ from promptdsi.corpus.corpus import Document
 from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import PANEL, QuantizedRows, RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, naming, open_plain, read_plain, sha256_of, tensor_header
+from promptdsi.files import adopt, atomic_write, discard, open_plain, read_plain, sha256_of, temporary_file, tensor_header
 from promptdsi.index.documents import write_documents
 from promptdsi.index.file_checks import HASH, MOST_TOKENIZER, NAME, QUERY_LIST, check_ids
 
@@ -65,19 +65,16 @@ class Blobs:
 
     def put_rows(self, rows: NDArray[np.float32], *, since: int) -> str:
         """Store rows (n, D) with their quantized codes, which a search reads first; panel by panel, as rows may be mapped from a file."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".rows.")
-        try:
-            with naming(self.folder), os.fdopen(handle, "wb") as file:
+        with temporary_file(self.folder, ".rows.") as (file, path):
+            try:
                 _write_rows(file, rows, since=since)
-            blob = f"{sha256_of(Path(name))}.safetensors"
-            if not self._is_intact(blob):
-                adopt(Path(name), self.folder / blob)
-            return blob
-        except ValueError as error:
-            raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
-        finally:
-            discard(Path(name))
+            except ValueError as error:
+                raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
+            file.flush()
+            name = f"{sha256_of(path)}.safetensors"
+            if not self._is_intact(name):
+                adopt(path, self.folder / name)
+        return name
 
     def put_words(self, postings: Postings, *, since: int) -> str:
         """Store the words of a corpus."""

@@ -87,7 +87,12 @@ def work(learn: str, folder: Path, rows: int, queries: int) -> None:
     checkpoint.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # as often as they may
     saved: list[int] = []
     save = checkpoint.Checkpoint.save
-    checkpoint.Checkpoint.save = lambda self, done, losses: (saved.append(done), save(self, done, losses))[1]  # type: ignore[method-assign]
+
+    def count_saved(self: checkpoint.Checkpoint, done: int, losses: list[float]) -> None:
+        saved.append(done)
+        save(self, done, losses)
+
+    checkpoint.Checkpoint.save = count_saved  # type: ignore[method-assign]
     warm_up()
     world = join()
     if world.rank:
