@@ -122,6 +122,18 @@ def copy_checked(source: Path, target: Path, sha256: str) -> None:
             raise DataError("is damaged (sha256 differs); restore it from another copy", path=source)
 
 
+@contextlib.contextmanager
+def temporary_file(folder: Path, prefix: str) -> Iterator[tuple[IO[bytes], Path]]:
+    """A new file in a folder, open for writing, for `adopt`; without that it is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=folder, prefix=prefix)
+    try:
+        with naming(Path(name)), os.fdopen(handle, "wb") as file:
+            yield file, Path(name)
+    finally:
+        discard(Path(name))
+
+
 def write_unsynced(path: Path, content: bytes) -> None:
     """Write a temporary file that `adopt` will sync."""
     with naming(path), open(path, "wb") as file:

@@ -27,7 +27,7 @@ from promptdsi.corpus.corpus import Document
 from promptdsi.engine.postings import Postings, WordStatistics, statistics_from, to_tensors
 from promptdsi.engine.quantized import RowBlock, mapped_tensors, quantize
 from promptdsi.errors import DataError, PromptDSIError
-from promptdsi.files import adopt, atomic_write, discard, naming, open_plain, read_plain, sha256_of
+from promptdsi.files import adopt, atomic_write, discard, open_plain, read_plain, sha256_of, temporary_file
 from promptdsi.index.documents import write_documents
 from promptdsi.index.file_checks import HASH, LISTS, MOST_TOKENIZER, NAME, check_ids
 from promptdsi.index.row_files import stored_codes, write_row_file
@@ -66,19 +66,16 @@ class Blobs:
 
     def put_rows(self, rows: NDArray[np.float32], *, since: int, part: int = 0) -> str:
         """Store rows (n, D) with their quantized codes, which a search reads first; panel by panel, as rows may be mapped from a file."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self.folder, prefix=".rows.")
-        try:
-            with naming(self.folder), os.fdopen(handle, "wb") as file:
+        with temporary_file(self.folder, ".rows.") as (file, path):
+            try:
                 write_row_file(file, rows, _origin(since, part))
-            blob = f"{sha256_of(Path(name))}.safetensors"
-            if not self._is_intact(blob):
-                adopt(Path(name), self.folder / blob)
-            return blob
-        except ValueError as error:
-            raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
-        finally:
-            discard(Path(name))
+            except ValueError as error:
+                raise PromptDSIError(f"{error}: the training diverged; nothing is stored") from None
+            file.flush()
+            name = f"{sha256_of(path)}.safetensors"
+            if not self._is_intact(name):
+                adopt(path, self.folder / name)
+        return name
 
     def put_words(self, postings: Postings, *, since: int, part: int = 0) -> str:
         """Store the words of a corpus."""

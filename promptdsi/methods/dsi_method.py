@@ -186,8 +186,8 @@ class DSIMethod(VectorSearch, Method):
             return norm * self.document_vectors(corpus, progress=progress)
         first = self.first_rows(corpus, row_init)
         if row_init == "random":
-            rows: Tensor = first.read(0, len(self.passages(corpus).docids)).to(self.model_.device)
-            return rows
+            rows: Tensor = first.read(0, len(self.passages(corpus).docids))
+            return rows.to(self.model_.device)
         pairs = self.training_pairs(corpus, new=len(self.model_.rows) > 0) if pairs is None else pairs
         return norm * unit(self.mean_queries(corpus, pairs, self.encode([pair.text for pair in pairs], progress=progress)))
 

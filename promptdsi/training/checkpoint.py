@@ -116,17 +116,17 @@ class Checkpoint:
 
         with contextlib.ExitStack() as stack:
             file: Any = None
-            found: dict[str, Any] = {"done": 0, "seconds": 0.0, "tensors": {}}
+            stored: dict[str, Any] = {"done": 0, "seconds": 0.0, "tensors": {}}
             if self.world.rank == 0 and self.path.exists():
                 file = stack.enter_context(safe_open(self.path, "pt"))
                 if (header := file.metadata() or {}).get("identity") == self.identity:
                     tensors = {name: [file.get_slice(name).get_dtype(), file.get_slice(name).get_shape()] for name in file.keys()}  # noqa: SIM118
-                    found = {"done": int(header["done"]), "seconds": float(header.get("seconds", 0.0)), "tensors": tensors}
-            found = json.loads(broadcast(json.dumps(found).encode())) if self.world.size > 1 else found
-            for name, (dtype, shape) in found["tensors"].items():
+                    stored = {"done": int(header["done"]), "seconds": float(header.get("seconds", 0.0)), "tensors": tensors}
+            stored = json.loads(broadcast(json.dumps(stored).encode())) if self.world.size > 1 else stored
+            for name, (dtype, shape) in stored["tensors"].items():
                 self._restore(name, self._read(file, name, TYPES[dtype], shape), losses)
-        self.seconds_before = found["seconds"]
-        return found["done"], self.seconds_before
+        self.seconds_before = stored["seconds"]
+        return stored["done"], self.seconds_before
 
     def _read(self, file: Any, name: str, dtype: torch.dtype, shape: list[int]) -> Tensor:
         """This process's share of a tensor, or all of one that every process has."""
@@ -149,7 +149,7 @@ class Checkpoint:
         elif name == "random":  # of each process that wrote it: a process that was not there draws dropout from its own beginning
             states = tensor.view(-1, tensor.shape[-1])
             if self.world.rank < len(states):
-                self._dropout()[1](states[self.world.rank])
+                self._dropout()[1](states[self.world.rank].clone())  # of a view torch 2.13 reads past the end
 
     def remove(self) -> None:
         """Delete the checkpoint of a finished training, and nothing else that is in the folder."""

@@ -108,8 +108,8 @@ class ShardedRows:
                 scores = self.parameter[low - self.rows.start : high - self.rows.start] @ vectors[position]
                 best[number] = torch.tensor([float(scores.max()), low + int(scores.argmax())], dtype=torch.float64)
         if undecided:
-            found = torch.stack(self.world.every(best))  # (processes, n, 2)
-            chosen = found[found[:, :, 0].argmax(0), torch.arange(len(undecided)), 1]
+            offers = torch.stack(self.world.every(best))  # (processes, n, 2)
+            chosen = offers[offers[:, :, 0].argmax(0), torch.arange(len(undecided)), 1]
             targets[undecided] = chosen.to(targets)
         return targets
 

@@ -144,7 +144,7 @@ def test_rows_are_written_panel_by_panel_as_the_library_writes_them_whole(tmp_pa
     from safetensors.numpy import save
 
     rows = np.random.default_rng(0).standard_normal((count, 6), np.float32)
-    whole = save({"rows": rows, "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict(), {"since": "3"})
+    expected = save({"rows": rows, "panel": np.array([PANEL], np.int32)} | quantize(rows)._asdict(), {"since": "3"})
     blobs = Blobs(tmp_path / "blobs")
-    assert blobs.path(blobs.put_rows(rows, since=3)).read_bytes() == whole
+    assert blobs.path(blobs.put_rows(rows, since=3)).read_bytes() == expected
     assert len(blobs.names()) == 1  # no temporary file is left

@@ -13,14 +13,28 @@ import pytest
 import resumed_run
 import small
 
+PROGRAM = """
+import sys
+from pathlib import Path
+import resumed_run
+
+def hook(event, arguments):
+    if event == "pickle.find_class":
+        raise RuntimeError(f"unpickled {arguments}")
+
+sys.addaudithook(hook)
+resumed_run.main(Path(sys.argv[1]), sys.argv[2])
+"""
+
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("resumed")
     backbone = small.backbone(folder / "backbone", small.stream())
-    paths = os.pathsep.join([str(Path(small.__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    folders = [str(Path(module.__file__ or "").parent) for module in (small, resumed_run)]
+    paths = os.pathsep.join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}
-    words = [sys.executable, resumed_run.__file__, str(folder), backbone]
+    words = [sys.executable, "-c", PROGRAM, str(folder), backbone]
     ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=240)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return dict(json.loads(ended.stdout.splitlines()[-1]))

@@ -59,7 +59,7 @@ def main() -> None:
                 ratio = round(peak["mib"] / single[0]["mib"], 3)
                 row = {"learn": learn, "processes": size, "process": rank, "peak MiB": round(peak["mib"], 1), "÷ one process": ratio}
                 rows.append(row | {"checkpoints": peaks[0]["checkpoints"], "last loss": f"{peaks[0]['loss']:.6f}"})
-    facts: dict[str, Any] = {"rows": given.rows, "width": WIDTH, "queries": given.queries, "batch": BATCH}
+    facts: dict[str, Any] = {"documents": given.rows, "width": WIDTH, "queries": given.queries, "batch": BATCH}
     facts["largest ratio (must be at most 0.6)"] = max(row["÷ one process"] for row in rows if row["processes"] == 2)
     title = "Memory of rows and optimizer state: one process and two"
     evidence.write("bench-sharded-training", title, "python -m tools.bench.sharded_training", rows, **facts)
@@ -87,7 +87,12 @@ def work(learn: str, folder: Path, rows: int, queries: int) -> None:
     checkpoint.SECONDS_BETWEEN_CHECKPOINTS = 0.0  # as often as they may
     saved: list[int] = []
     save = checkpoint.Checkpoint.save
-    checkpoint.Checkpoint.save = lambda self, done, losses: (saved.append(done), save(self, done, losses))[1]  # type: ignore[method-assign]
+
+    def count_saved(self: checkpoint.Checkpoint, done: int, losses: list[float]) -> None:
+        saved.append(done)
+        save(self, done, losses)
+
+    checkpoint.Checkpoint.save = count_saved  # type: ignore[method-assign]
     warm_up()
     world = join()
     if world.rank:
