@@ -87,14 +87,8 @@ def blob_of(kind: str) -> Check:
 
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
-ARRIVAL_FIELDS = {
-    "name": text(MOST_NAME),
-    "since": number,
-    "documents": count,
-    "source": optional(text(MOST_PATH)),
-    "prefix": text(MOST_PATH),
-    "part": integer(0, MOST_CORPORA),
-}
+ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "documents": count, "source": optional(text(MOST_PATH))}
+ARRIVAL_FIELDS |= {"prefix": text(MOST_PATH), "part": integer(0, MOST_CORPORA)}
 
 
 def arrival(value: Any) -> None:
