@@ -212,11 +212,11 @@ class Manifest:
         """What this generation contains, for people and programs."""
         corpora: list[CorpusSummary] = []
         for arrival, entry, _, numbers in self.arrivals():
-            live, kept = len(numbers) - self.deleted_in(numbers), (bool(entry.probes), bool(entry.queries))
+            live, stored = len(numbers) - self.deleted_in(numbers), (bool(entry.probes), bool(entry.queries))
             if arrival.part:  # of the corpus before
                 first = corpora.pop()
-                live, kept = live + first.documents, (kept[0] or first.probes, kept[1] or first.queries)
-            corpora.append(CorpusSummary(arrival.name, live, arrival.since, not entry.fast, *kept))
+                live, stored = live + first.documents, (stored[0] or first.probes, stored[1] or first.queries)
+            corpora.append(CorpusSummary(arrival.name, live, arrival.since, not entry.fast, *stored))
         return IndexSummary(
             generation=self.number,
             documents=self.documents,

@@ -39,8 +39,8 @@ def merge_corpora(store: Store, manifest: Manifest, *, since: int, progress: Pro
 
 def mergeable(manifest: Manifest) -> list[range]:
     """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart."""
-    whole = [part.start for part in manifest.parts()[1:] if len(part) == 1]  # parts of a large corpus stay apart
-    small = [number for number in whole if _is_small(manifest.corpora[number])]
+    single = [part.start for part in manifest.parts()[1:] if len(part) == 1]  # parts of a large corpus stay apart
+    small = [number for number in single if _is_small(manifest.corpora[number])]
     runs = []
     for _, group in groupby(enumerate(small), key=lambda pair: pair[1] - pair[0]):
         numbers, rows = [number for _, number in group], 0

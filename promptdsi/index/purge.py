@@ -204,6 +204,6 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erase
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
 
 
-def _check_passages(entry: Entry, held: int, expected: int, path: Path) -> None:
-    if held != expected:
-        raise DataError(f"holds {held:,} passages, and the corpus {entry.name} has {expected:,}", path=path)
+def _check_passages(entry: Entry, count: int, expected: int, path: Path) -> None:
+    if count != expected:
+        raise DataError(f"holds {count:,} passages, and the corpus {entry.name} has {expected:,}", path=path)
