@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from promptdsi.index.sealed import HEAD
+from promptdsi.index.deltas import to_content
+from promptdsi.index.sealed import HEAD, sealed
+from promptdsi.index.store import Store
 
 Change = Callable[[Any], Any]  # changes a value in place, or returns another
 
@@ -56,6 +58,13 @@ def manifest(folder: Path, change: Change, path: Path | None = None) -> None:
     changed = change(value)
     replace(path, seal(json.dumps(value if changed is None else changed).encode()))
     point(folder, last)
+
+
+def in_full(folder: Path) -> None:
+    """Store the current generation in full, not against an earlier one, so that each of its fields can be forged."""
+    path = current(folder)
+    replace(path, sealed(to_content(Store(folder).manifest(), None)))
+    point(folder, path)
 
 
 def raw_manifest(folder: Path, body: bytes) -> None:

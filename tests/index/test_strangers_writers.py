@@ -44,6 +44,7 @@ def everything(corpora: list[Corpus], backbone: str, tmp_path_factory: pytest.Te
     index = small.create(path, corpora[0], backbone, keep_probes=2, keep_queries=True, **{"encoding.passage_tokens": 32})
     index.add(corpora[1], fast=True, keep_queries=True)
     index.delete(corpora[0].documents[0].docid)
+    forged.in_full(path)
     corpora[2].write(path.parent / "d2")
     return path
 

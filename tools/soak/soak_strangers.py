@@ -50,6 +50,7 @@ OTHERS += ("export faiss", "export beir", "export hf", "search torch", "search i
 
 def originals(folder: Path) -> list[Path]:
     """A small index with all that an index may have (prompts, words, passages, queries, deleted documents, a rollback), and older ones."""
+    import forged
     import small
 
     corpora = small.stream()
@@ -63,11 +64,12 @@ def originals(folder: Path) -> list[Path]:
     index.delete(corpora[0].documents[1].docid)
     index.rollback()
     index.evaluate(corpora[0], record=True)
+    forged.in_full(folder / "original")  # the generations before it are stored against each other
     corpora[3].write(folder / "next")
     corpora[0].write(folder / "known")
     (folder / "files").mkdir()
     (folder / "files" / "tea.txt").write_text("Tea is brewed with water.", "utf-8")
-    older = [shutil.copytree(GOLDEN / name / "index", folder / name) for name in ("format-1", "format-1-rows", "format-2")]
+    older = [shutil.copytree(GOLDEN / name / "index", folder / name) for name in ("format-1", "format-1-rows", "format-2", "format-3")]
     for path in (folder / "original", *older):
         (path / "lock").write_bytes(b"")
     return [folder / "original", *older]
