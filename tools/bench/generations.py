@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +59,8 @@ def measure(place: Path) -> dict[str, Any]:
     adding, deleting = [], []
     for number in range(ADDS + 1):  # the first is not counted: torch is imported
         document = Document(f"{place.name} {index.generation}", f"A document that was added as number {number}.")
-        adding.append(timed(lambda document=document: index.add(Corpus([document], name=document.docid), fast=True)))  # type: ignore[misc]
-        deleting.append(timed(lambda document=document: index.delete(document.docid)))  # type: ignore[misc]
+        adding.append(timed(partial(index.add, Corpus([document], name=document.docid), fast=True)))
+        deleting.append(timed(partial(index.delete, document.docid)))
     times = {"open, s": opening, "open and first answer, s": first, "log, s": log}
     times |= {"add, s": statistics.median(adding[1:]), "delete, s": statistics.median(deleting[1:])}
     return sizes | {name: round(value, 3) for name, value in times.items()}
@@ -109,7 +110,7 @@ def build(place: Path, generations: int) -> tuple[float, float]:
     for number in range(2, generations + 1):
         place_of = bisect.bisect_left(numbers, number)
         several = slice(place_of, place_of + 1) if number % DELETION else slice(0)
-        seconds.append(timed(lambda several=several: commit(store, documents[several], vectors[several])))  # type: ignore[misc]
+        seconds.append(timed(partial(commit, store, documents[several], vectors[several])))
     return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
 
 
