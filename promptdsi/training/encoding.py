@@ -207,15 +207,19 @@ def selection_vectors(model: DSI, ids: Sequence[Ids], tokenizer: Tokenizer) -> T
 def document_vectors(model: DSI, windows: Sequence[Sequence[Ids]], tokenizer: Tokenizer, *, progress: Progress = silent) -> Tensor:
     """Each document's vector: the unit mean of its windows' unit vectors (n, D)."""
     flat = [window for document in windows for window in document]
-    counts = torch.tensor([len(document) for document in windows])
+    return window_means(model, flat, torch.tensor([len(document) for document in windows]), tokenizer, progress=progress)
+
+
+def window_means(model: DSI, flat: Sequence[Ids], counts: Tensor, tokenizer: Tokenizer, *, progress: Progress = silent) -> Tensor:
+    """The same from the windows of all documents and how many each has (n,)."""
 
     def compute() -> Tensor:
         keywords: dict[str, Any] = {"what": "encoding documents", "kind": None, "progress": progress}
         vectors = unit(encode_unprompted(model, flat, tokenizer, int8=model.int8, **keywords))
-        owner = torch.arange(len(windows)).repeat_interleave(counts).to(vectors.device)
-        return unit(vectors.new_zeros(len(windows), vectors.shape[1]).index_add_(0, owner, vectors))
+        owner = torch.arange(len(counts)).repeat_interleave(counts).to(vectors.device)
+        return unit(vectors.new_zeros(len(counts), vectors.shape[1]).index_add_(0, owner, vectors))
 
-    kind = f"documents {'int8' if model.int8 else ''} {checksum_of(len(windows), [counts])} "
+    kind = f"documents {'int8' if model.int8 else ''} {checksum_of(len(counts), [counts])} "
     return vectors_once(kind, flat, model.device, compute)  # the documents' alone: their windows' would be many times as many
 
 

@@ -24,7 +24,7 @@ from promptdsi.model.tokenizer import Ids, TokenIds, Tokenizer
 from promptdsi.progress import Progress, silent
 from promptdsi.training.checkpoint import Shared
 from promptdsi.training.distributed import World, collect_rows, scatter, scatter_rows
-from promptdsi.training.encoding import document_vectors, mean_by_position, query_vectors
+from promptdsi.training.encoding import mean_by_position, query_vectors, window_means
 from promptdsi.training.examples import Examples, Siblings
 from promptdsi.training.objectives import Masked, distance_from, sharded_cross_entropy
 
@@ -46,7 +46,7 @@ class FirstRows(NamedTuple):
         mine = world.share(count)
         if self.kind == "document":
             packed = scatter(lambda rank: _pack(self.read(world.share(count, rank).start, world.share(count, rank).stop)), world)
-            return document_vectors(model, _unpack(packed), tokenizer, progress=progress)
+            return window_means(model, *_unpack(packed), tokenizer, progress=progress)
         if self.kind == "queries":
             assert examples is not None
             numbers = torch.nonzero((examples.targets >= mine.start) & (examples.targets < mine.stop))[:, 0]
@@ -65,12 +65,12 @@ def _pack(windows: Windows) -> bytes:
     return save({"ids": ids.flat, "offsets": ids.offsets, "counts": np.array([len(document) for document in windows], np.int64)})
 
 
-def _unpack(content: bytes) -> Windows:
+def _unpack(content: bytes) -> tuple[TokenIds, Tensor]:
+    """All windows in one array, and how many each document has."""
     from safetensors.numpy import load
 
     tensors = load(content)
-    ids, ends = TokenIds(tensors["ids"], tensors["offsets"]), tensors["counts"].cumsum()
-    return [ids[end - count : end] for end, count in zip(ends.tolist(), tensors["counts"].tolist(), strict=True)]
+    return TokenIds(tensors["ids"], tensors["offsets"]), torch.from_numpy(tensors["counts"])
 
 
 class ShardedRows:
