@@ -12,7 +12,7 @@ MODULES = sorted([*(PACKAGE / "cli").glob("*.py"), *(PACKAGE / "serving").glob("
 ALLOWED = {
     "promptdsi.index": {"results"},
     "promptdsi.index.index": {"Index"},
-    "promptdsi.index.manifest": {"Manifest"},
+    "promptdsi.index.manifest": {"Manifest", "PrunedGeneration"},
 }
 
 
