@@ -60,7 +60,7 @@ test: .venv/dev browser
 	@touch $@
 
 test-cluster: .venv/ray
-	$(BIN)/pytest tests/engine/test_ray_store.py
+	$(BIN)/pytest tests/engine/test_ray_store.py tests/training/test_ray_training.py
 
 coverage: .venv/dev browser
 	$(PYTEST) --cov --cov-report=term
