@@ -14,6 +14,7 @@ import torch
 from promptdsi import Index
 
 pytest.importorskip("ray", reason="the extra promptdsi[ray] is not installed")
+pytestmark = pytest.mark.alone  # processes that get no processor time are taken for lost
 
 
 def test_create_on_a_cluster_gives_the_rows_of_one_process(tmp_path: Path) -> None:
