@@ -25,7 +25,8 @@ def run_on(url: str, runs: Sequence[Run], runner: Runner, *, fresh: bool = False
         runner.stream(run.d0.stream, run.split)  # written here, once: tasks that share it would write it at the same time
         groups.setdefault(run.d0.file, []).append(run)
     cores = min(int(node["Resources"]["CPU"]) for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
-    task = ray.remote(num_cpus=cores, max_retries=-1, scheduling_strategy="SPREAD")(run_group)  # a node makes one run at a time
+    share = 0.6 if cores == 1 else cores - 1  # most of a node; all of it is never free where shards are served
+    task = ray.remote(num_cpus=share, max_retries=-1, scheduling_strategy="SPREAD")(run_group)
     folders = store.folder.absolute(), store.work.absolute()
     pending = [task.remote(group, *folders, runner.offline, fresh, seconds) for group in groups.values()]
     written: list[Path] = []
