@@ -33,7 +33,7 @@ def forge_manifest(rng: random.Random, folder: Path) -> None:
 def forge_params(rng: random.Random, folder: Path) -> None:
     """Some part of the manifest that reaches deepest into the code."""
     part = rng.choice(["params", "config", "metadata", "event", "prompts", "corpora", "erase", "tombstones"])
-    forged.manifest(folder, lambda value: value.update({part: several(rng)(value[part])}))
+    forged.manifest(folder, lambda value: value.update({part: several(rng)(value.get(part, {}))}))
 
 
 def forge_json(rng: random.Random, folder: Path) -> None:
