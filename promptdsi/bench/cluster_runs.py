@@ -28,7 +28,8 @@ def run_on(url: str, runs: Sequence[Run], runner: Runner, *, fresh: bool = False
     share = 0.6 if cores == 1 else cores - 1  # most of a node; all of it is never free where shards are served
     task = ray.remote(num_cpus=share, max_retries=-1, scheduling_strategy="SPREAD")(run_group)
     folders = store.folder.absolute(), store.work.absolute()
-    pending = [task.remote(group, *folders, runner.offline, fresh, seconds) for group in groups.values()]
+    ends = None if seconds is None else time.time() + seconds
+    pending = [task.remote(group, *folders, runner.offline, fresh, ends) for group in groups.values()]
     written: list[Path] = []
     try:
         while pending:
@@ -44,10 +45,10 @@ def run_on(url: str, runs: Sequence[Run], runner: Runner, *, fresh: bool = False
     return written
 
 
-def run_group(runs: Sequence[Run], folder: Path, work: Path, offline: bool, fresh: bool, seconds: float | None) -> list[Path] | Failure:
-    """On a node: make the runs of one D0."""
-    ends = None if seconds is None else time.monotonic() + seconds
+def run_group(runs: Sequence[Run], folder: Path, work: Path, offline: bool, fresh: bool, ends: float | None) -> list[Path] | Failure:
+    """On a node: make the runs of one D0. Nothing starts after the time `ends`."""
+    until = None if ends is None else time.monotonic() + ends - time.time()
     try:
-        return Runner(RunStore(folder, work), offline=offline).run(runs, fresh=fresh, until=ends)
+        return Runner(RunStore(folder, work), offline=offline).run(runs, fresh=fresh, until=until)
     except (PromptDSIError, OSError) as error:
         return Failure.of(error)

@@ -46,7 +46,9 @@ Device = Annotated[
 On = Annotated[
     str | None,
     typer.Option(
-        "--on", help="Cluster whose processes hold the rows: ray://HOST:PORT or ray://local (see docs/cluster.md).", metavar="URL"
+        "--on",
+        help="Cluster whose processes hold the rows, or help `create`: ray://HOST:PORT or ray://local (see docs/cluster.md).",
+        metavar="URL",
     ),
 ]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="Number of CPU threads (default: one per core).")]

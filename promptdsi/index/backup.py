@@ -104,6 +104,7 @@ def restore(folder: Path, store: Store, *, progress: Progress = silent) -> int:
             raise DataError(f"does not verify ({problems[0]}); nothing was restored", path=folder)
         with atomic_write(store.folder / "CURRENT") as file:
             file.write(content["current"].encode("ascii"))
+        store.finish(store.manifest())
         store.clean()
         return int(number)
 

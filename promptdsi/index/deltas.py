@@ -97,7 +97,9 @@ def to_manifest(content: dict[str, Any], base: Manifest | None, sizes: dict[str,
     if base is None:
         state = {name: tuple(content[name]) for name in ("tombstones", "retired")}
         inherited = {name: content.get(name) for name in INHERITED}
-        return Manifest(**stored, **inherited, **state, corpora=tuple(_entries(content["corpora"])))  # type: ignore[arg-type]
+        manifest = Manifest(**stored, **inherited, **state, corpora=tuple(_entries(content["corpora"])))  # type: ignore[arg-type]
+        _check_sizes(manifest, manifest.corpora)
+        return manifest
     if base.time != content["base_time"]:
         raise ValueError(f"generation {base.number} is of {base.time}, not of {content['base_time']}: of another index, or another copy")
     changes = content["corpora"]
@@ -106,7 +108,7 @@ def to_manifest(content: dict[str, Any], base: Manifest | None, sizes: dict[str,
     corpora = list(base.corpora[: changes["keep"]])
     for number, entry in zip(changes["replaced"], _entries(changes["replaced"].values()), strict=True):
         corpora[int(number)] = entry
-    corpora += _entries(changes["added"])
+    corpora += (added := _entries(changes["added"]))
     before = base.deleted_positions()[: changes["keep"]]
     deleted = [[] if str(number) in changes["replaced"] else positions for number, positions in enumerate(before)]
     deleted += [[] for _ in changes["added"]]
@@ -119,6 +121,7 @@ def to_manifest(content: dict[str, Any], base: Manifest | None, sizes: dict[str,
     inherited = {name: content[name] if name in content else getattr(base, name) for name in INHERITED}
     retired = tuple(_changed(base.retired, content["retired"]))
     manifest = Manifest(**stored, **inherited, tombstones=tombstones, retired=retired, corpora=tuple(corpora))  # type: ignore[arg-type]
+    _check_sizes(manifest, [*added, *(corpora[int(number)] for number in changes["replaced"])])
     if max(len(manifest.corpora) / MOST_CORPORA, len(manifest.retired) / MOST_BLOBS, len(sizes) / MOST_BLOBS) > 1:
         raise ValueError("it and its bases hold more corpora or blobs than an index can")
     return manifest
@@ -152,7 +155,23 @@ def _to_json(entry: Entry) -> dict[str, Any]:
 
 def _entries(contents: Collection[dict[str, Any]]) -> list[Entry]:
     merged = [tuple(Arrival(*arrival) for arrival in content.get("merged", ())) for content in contents]
-    return [Entry(**content | {"merged": arrivals}) for content, arrivals in zip(contents, merged, strict=True)]
+    entries = [Entry(**content | {"merged": arrivals}) for content, arrivals in zip(contents, merged, strict=True)]
+    for entry in entries:
+        if entry.merged and (
+            sum(arrival.documents for arrival in entry.merged) != entry.count
+            or any(arrival.part or arrival.since > entry.since for arrival in entry.merged)
+            or entry.part
+            or entry.fast
+        ):
+            raise ValueError("corpora were merged to other documents than they have")
+    return entries
+
+
+def _check_sizes(manifest: Manifest, entries: Sequence[Entry]) -> None:
+    """Raise ValueError unless the size of every blob that a file names is known; its bases name the others."""
+    names = {manifest.encoder, manifest.tokenizer, *manifest.prompts.values(), *filter(None, [manifest.statistics])}
+    if missing := names.union(*(entry.blobs() for entry in entries)) - manifest.sizes.keys():
+        raise ValueError(f"sizes has none of {min(missing)}")
 
 
 def _difference(new: Sequence[Any], old: Sequence[Any]) -> dict[str, list[Any]]:

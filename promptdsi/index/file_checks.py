@@ -233,8 +233,6 @@ def check_state(manifest: Manifest) -> None:
     corpora, sizes, tombstones, config = manifest.corpora, manifest.sizes, manifest.tombstones, manifest.config
     if not corpora or any(entry.since > manifest.number for entry in corpora):
         raise ValueError("corpora are missing, or of a later generation")
-    if any(sum(each.documents for each in entry.merged) != entry.count for entry in corpora if entry.merged):
-        raise ValueError("corpora were merged to other numbers of documents than they have")
     places = [(entry.since, entry.name, entry.part) for entry in corpora]
     if places[0][2] or any(part and before != (since, name, part - 1) for before, (since, name, part) in pairwise(places)):
         raise ValueError("parts of a corpus do not follow each other")

@@ -23,6 +23,7 @@ from promptdsi.index.store import Store
 from promptdsi.wording import suggest
 
 CorpusKey = tuple[int, str, int]  # the generation a corpus arrived in, its name, as a sync may bring several at once, and the part
+SHARED = ("rows", "ids", "words", "documents")  # lists of queries are equal only where both are empty
 Positions = dict[CorpusKey, set[int]]  # positions in a corpus, or a part of it, to erase
 
 
@@ -131,8 +132,9 @@ def _check_shared(store: Store, history: Sequence[Manifest], positions: Position
     users: dict[str, dict[CorpusKey, Entry]] = {}
     for manifest in history:
         for entry in manifest.corpora:
-            for name in entry.blobs():
-                users.setdefault(name, {})[_key(entry)] = entry
+            for part in SHARED:
+                if (name := getattr(entry, part)) is not None:
+                    users.setdefault(name, {})[_key(entry)] = entry
     for sharing in users.values():
         for (key, entry), (other_key, other) in permutations(sharing.items(), 2):
             if alone := positions.get(key, set()) - positions.get(other_key, set()):

@@ -121,12 +121,13 @@ class TakenNames:
 def _live_by_source(store: Store, manifest: Manifest, folders: set[str]) -> dict[str, dict[str, LiveDocument]]:
     """Number and content hash of the documents of some folders that can be retrieved, by folder and docid."""
     live: dict[str, dict[str, LiveDocument]] = {}
-    deleted = set(manifest.tombstones)
+    deleted, checked, hashed = set(manifest.tombstones), "", list[tuple[str | None, str]]()
     for arrival, entry, positions, numbers in manifest.arrivals():
         if arrival.source in folders:
-            store.blobs.check(entry.ids, manifest.sizes[entry.ids])
-            hashed = store.hashed_docids(entry)[positions.start : positions.stop]
-            for (docid, content), number in zip(hashed, numbers, strict=True):
+            if entry.ids != checked:  # thousands of small corpora may have been merged into one
+                store.blobs.check(entry.ids, manifest.sizes[entry.ids])
+                checked, hashed = entry.ids, store.hashed_docids(entry)
+            for (docid, content), number in zip(hashed[positions.start : positions.stop], numbers, strict=True):
                 if docid is not None and number not in deleted:
                     live.setdefault(arrival.source, {})[docid] = (number, content)
     return live

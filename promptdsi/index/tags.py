@@ -31,6 +31,7 @@ def tag(store: Store, name: str, generation: int | None = None) -> int:
     if len(name) > MOST_TAG or not TAG.fullmatch(name):
         raise UsageError(f"a tag is a letter, then letters, digits, '.', '_' or '-', at most {MOST_TAG} in all, not {name[:50]!r}")
     with store.writing():
+        store.finish(store.manifest())  # an interrupted prune may be about to drop the generation
         number, tags = store.manifest(generation).number, read_tags(store)
         if tags.get(name, number) != number:
             raise UsageError(f"the tag {name!r} names generation {tags[name]}; remove it first with `promptdsi tag --delete`")

@@ -8,6 +8,7 @@ file stays as it is, and `rollback` undoes it.
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ TURNS = (0.25, 0.35, 0.5, 0.8)  # how far towards the query a row is turned, in 
 FURTHEST = TURNS[-1]
 MARGIN = 0.02  # by which a taught document should lead
 Correction = tuple[str, str]  # a query, and the docid of the document it should retrieve
+NUMBERS = re.compile(r"( \d+)+$")  # that `unique_name` put behind a name
 
 
 class TaughtRows(NamedTuple):
@@ -185,7 +187,9 @@ def _entries(generation: Generation, lessons: Sequence[Lesson], learned: Sequenc
         groups.setdefault((corpus, entry.arrival_of(position)), []).append(place)
     entries: list[Entry] = []
     for (number, arrival), places in groups.items():
-        arrival = arrival._replace(name=unique_name(arrival.name, generation.manifest.names | {entry.name for entry in entries}))
+        names = generation.manifest.names | {entry.name for entry in entries}
+        base = NUMBERS.sub("", arrival.name)  # of a corpus that was taught before: names must not grow with every lesson
+        arrival = arrival._replace(name=unique_name(base if base in names else arrival.name, names))
         entries.append(_entry(generation, number, arrival, [lessons[place] for place in places], [learned[place] for place in places]))
     return entries
 

@@ -192,7 +192,8 @@ def _grown_statistics(store: Store, parent: Manifest, corpora: Sequence[Entry]) 
     statistics = store.blobs.statistics(parent.statistics)
     if sum(entry.row_count for entry in corpora) < 2 * statistics.passages:
         return statistics
-    store.check(parent, {entry.words for entry in parent.corpora if entry.words})
+    # Those of a folder that was synced just before are not committed yet, and were written here.
+    store.check(parent, {entry.words for entry in parent.corpora if entry.words and entry.words in parent.sizes})
     return statistics.grown([store.blobs.words(entry.words) for entry in corpora if entry.words])
 
 

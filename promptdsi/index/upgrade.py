@@ -33,7 +33,7 @@ def upgrade(store: Store) -> Manifest:
             documents = dict(opened)
             opened.close()
             words.append(Postings.build(_stored_texts(store.ids(entry.ids), documents)))
-            corpora.append(replace(entry, words=store.blobs.put_words(words[-1], since=entry.since)))
+            corpora.append(replace(entry, words=store.blobs.put_words(words[-1], since=entry.since, part=entry.part)))
         params = merge_params(parent.params, {"encoding": {"words": True}})
         metadata = parent.metadata | {"word_weight": DEFAULT_WEIGHT, "word_salt": ""}
         statistics = store.blobs.put_statistics(WordStatistics.of(*words[: len(parent.parts()[0])]))

@@ -51,6 +51,13 @@ def test_a_taught_document_comes_first_and_no_other_score_moves(index: Index, do
     assert not index.verify().problems and index.manifest.kind == "teach"
 
 
+def test_names_do_not_grow_with_every_lesson(index: Index) -> None:
+    first = index.info().corpora[0].corpus
+    for lesson in range(3):
+        index.teach([(f"lesson number {lesson}", "n03")])
+    assert [corpus.corpus for corpus in index.info().corpora][-3:] == [f"{first} 2", f"{first} 3", f"{first} 4"]
+
+
 def test_rollback_undoes_it(index: Index) -> None:
     before = scores(index, QUERY)
     index.teach([(QUERY, "n03")])
