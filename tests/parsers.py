@@ -16,10 +16,10 @@ from promptdsi.checks import check_depth, parse_json
 from promptdsi.engine.quantized import mapped_tensors
 from promptdsi.errors import PromptDSIError
 from promptdsi.index.blobs import Blobs
+from promptdsi.index.deltas import read_content
 from promptdsi.index.documents import Documents
 from promptdsi.index.eval_records import read_record
 from promptdsi.index.file_checks import LISTS, check_ids
-from promptdsi.index.manifest import Manifest
 from promptdsi.index.store import Store
 from promptdsi.model.tokenizer_checks import load_tokenizer
 
@@ -87,7 +87,7 @@ def _checked(check: Callable[[object], None]) -> Parser:
 
 SEALED = ("manifest", "record")
 FILES: dict[str, Callable[[Path], object]] = {
-    "manifest": Manifest.read,
+    "manifest": read_content,
     "record": read_record,
     "header": mapped_tensors,
     "words": lambda path: Blobs(path.parent).words(_as_blob(path)),
