@@ -200,11 +200,12 @@ def is_helper() -> bool:
 
 def helped() -> bool:
     """In a helper process: train with the first one until its work has ended. False in the first process, at once."""
-    if is_helper():
+    helper = is_helper()  # not asked again: at the end each process works alone
+    if helper:
         from promptdsi.training.shared_stages import help_training
 
         help_training()
-    return is_helper()
+    return helper
 
 
 def works_alone() -> bool:

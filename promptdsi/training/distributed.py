@@ -80,7 +80,7 @@ class World(NamedTuple):
 
 
 def work_alone() -> None:
-    """From now on this process trains alone: the others have ended."""
+    """From now on this process trains alone. A process that ends while threads still serve its connections may be aborted."""
     import torch.distributed as dist
 
     os.environ["WORLD_SIZE"] = "1"
@@ -116,6 +116,8 @@ def leading() -> Iterator[None]:
             with contextlib.suppress(RuntimeError):  # a helper that ends before the others heard of it closes its connections
                 broadcast(b"")
     finally:
+        if _leading:
+            work_alone()
         _leading = False
 
 

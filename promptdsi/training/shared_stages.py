@@ -21,7 +21,7 @@ from promptdsi.model.path import Numbers, unit
 from promptdsi.model.prompts import make_strategy
 from promptdsi.model.tokenizer import TokenIds, Tokenizer
 from promptdsi.progress import Progress, silent
-from promptdsi.training.distributed import broadcast, gather, join, receive_work, team
+from promptdsi.training.distributed import broadcast, gather, join, receive_work, team, work_alone
 from promptdsi.training.encoding import autocast
 from promptdsi.training.examples import Examples, Siblings
 from promptdsi.training.sharded import FirstRows, ShardedRows, SharedVectors
@@ -154,6 +154,7 @@ def help_training() -> None:
             # The folder of the checkpoint is the first process's: the others only send it their shares.
             _train(work, model, examples, tokenizer, rows, checkpoint=Path() if work.saves else None)
         rows.send()
+    work_alone()
 
 
 def _packed(work: Work, model: DSI, examples: Examples | None, tokenizer: Tokenizer) -> bytes:
