@@ -36,6 +36,17 @@ def forge_params(rng: random.Random, folder: Path) -> None:
     forged.manifest(folder, lambda value: value.update({part: several(rng)(value.get(part, {}))}))
 
 
+def forge_delta(rng: random.Random, folder: Path) -> None:
+    """A generation that is stored against an earlier one, made the current one; it or its base is forged."""
+    deltas = [path for path in sorted((folder / "generations").glob("*.json")) if "base" in forged.content(path)]
+    if not deltas:  # earlier formats have none
+        return forge_manifest(rng, folder)
+    path = rng.choice(deltas)
+    base = path.with_name(f"{forged.content(path)['base']:06d}.json")
+    forged.point(folder, path)
+    forged.manifest(folder, several(rng), path if rng.random() < 0.7 else base)
+
+
 def forge_json(rng: random.Random, folder: Path) -> None:
     forged.json_blob(folder, rng.choice(names(folder, ".json")), several(rng))
 
@@ -192,5 +203,5 @@ def names(folder: Path, kind: str) -> list[str]:
     return sorted(path.name for path in (folder / "blobs").iterdir() if path.suffix == kind)
 
 
-FORGERIES = [forge_manifest, forge_params, forge_json, forge_tokenizer, forge_header, forge_tensors, forge_database, forge_pages]
-FORGERIES += [forge_bytes, forge_kind, forge_records, forge_passages, forge_nothing]
+FORGERIES = [forge_manifest, forge_delta, forge_params, forge_json, forge_tokenizer, forge_header, forge_tensors, forge_database]
+FORGERIES += [forge_pages, forge_bytes, forge_kind, forge_records, forge_passages, forge_nothing]

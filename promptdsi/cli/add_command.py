@@ -39,6 +39,7 @@ MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit noth
 # For shells to complete; not imported from where they are defined, which would load torch.
 PRESETS, EFFORTS, STRATEGIES = ("best", "rows", "paper"), ("quick", "normal", "full"), ("none", "l2p", "s++", "coda", "topic")
 # Parameters and options that have a flag, which would override what --set says.
+MANY_SMALL = 100  # corpora: opening them takes about as long again as the rest
 FLAGS = {"preset", "effort", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 
 
@@ -280,6 +281,8 @@ def report_sentences(report: Report, index: Path) -> list[str]:
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")
+    if report.small_corpora >= MANY_SMALL:
+        lines.append(f"{report.small_corpora:,} small corpora slow down opening; `promptdsi prune {index} --merge` puts them together")
     return lines
 
 

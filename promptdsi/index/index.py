@@ -7,12 +7,14 @@ hits = index.search("who wrote hamlet", k=10)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack, cast, overload
 
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.engine.query_encoder import resolve_engine
+from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.evaluate import EvalResult
 from promptdsi.index import eval_records, export, filters, results, search, strangers
 from promptdsi.index.generation import Generation, Opening
@@ -22,7 +24,7 @@ from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.shards import Cluster
 from promptdsi.index.store import Store
 from promptdsi.index.tags import tagged
-from promptdsi.index.upkeep import IndexUpkeep
+from promptdsi.index.upkeep import Committed, IndexUpkeep
 from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
 
 
@@ -97,7 +99,7 @@ class Index(IndexUpkeep):
         store.checks = strangers.screen(store.folder, at, trust)
         number, opening = None if at is None else tagged(store, at), Opening(check, resolve_engine(engine, device), device, threads, on)
         index = cls(store, store.manifest(number), opening, pinned=at is not None)
-        return index._load(number) if check else index
+        return index._load(number, manifest=index.manifest) if check else index
 
     def reopen(self, *, at: int | None = None) -> Self:
         """Another `Index` of the same folder; files that this one verified are not verified again, files about to be purged not used."""
@@ -151,13 +153,13 @@ class Index(IndexUpkeep):
         from promptdsi.index.arrivals import checked
 
         chosen = {"device": self.opening.device, "cluster": self.cluster, **checked(options, SyncOptions)}
-        return self._committed(sync.sync(self._writable(), sync.folder_list(folders), **chosen))
+        return self._grown(sync.sync(self._writable(), sync.folder_list(folders), **chosen))
 
     def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
         """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
         from promptdsi.index import teach  # with torch
 
-        return self._committed(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift, cluster=self.cluster))
+        return self._grown(teach.teach(self._writable(), corrections, self.opening, max_drift=max_drift, cluster=self.cluster))
 
     def upgrade(self) -> Manifest:
         """Let words count beside the rows of an index that has none, from the text it stores. Nothing is trained."""
@@ -226,6 +228,17 @@ class Index(IndexUpkeep):
     def export(self, to: str, folder: str | Path) -> list[str]:
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
         return export.export((self if self.opening.on is None else type(self).open(self.path, at=self.generation)).opened, to, Path(folder))
+
+    def _grown(self, result: Committed) -> Committed:
+        """As `_committed`, and small corpora that have gathered are merged. Should that fail, the change stands: the next one tries again.
+
+        `add` does without: it opens no document of the past, and merging moves them.
+        """
+        from promptdsi.index.merge_corpora import merge_gathered
+
+        with contextlib.suppress(PromptDSIError, OSError):
+            merge_gathered(self.store)
+        return self._committed(result)
 
     def _load(self, at: int | None, **how: Any) -> Self:
         """Open the generation now; its manifest may have been replaced by a purge since it was read."""

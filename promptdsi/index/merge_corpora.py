@@ -3,12 +3,15 @@
 A thousand additions of a document each leave four thousand files, and opening them takes longer than reading them. Which documents arrived
 together, when and from where, stays in the manifest (`Entry.merged`). The files of the small corpora stay until the generations that
 need them are pruned.
+
+`prune --merge` merges all that are small. `sync` and `teach` merge the newest once enough of a size have gathered: after their commit, in a
+generation of its own, so that the change itself touches no old file. `add` merges nothing: it opens no document of the past.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 
 import numpy as np
 
@@ -21,11 +24,39 @@ from promptdsi.progress import Progress, silent
 
 SMALL = min(SMALL_BLOCK, SMALL_POSTINGS)  # rows: opening copies smaller corpora into one
 MOST_MERGED = 500_000  # rows of a merged corpus
+FAN = 32  # corpora of a size are merged by themselves when there are so many, those merged from them when so many of these are
 
 
-def merge_corpora(store: Store, manifest: Manifest, *, since: int, progress: Progress = silent) -> tuple[Entry, ...]:
-    """The corpora of a generation with small ones that follow each other merged; the new blobs are written."""
-    runs = mergeable(manifest)
+def merge_gathered(store: Store) -> int:
+    """Merge the newest small corpora if enough have gathered, and commit that as a generation: how many were merged."""
+    if gathered(store.manifest()) is None:
+        return 0
+    with store.writing():
+        parent = store.ready(lambda manifest: set())
+        run = gathered(parent)
+        if run is None:
+            return 0
+        corpora = merge_corpora(store, parent, [run], since=parent.number + 1)
+        store.commit(parent.next("prune", event={"generations": 0, "merged": len(run)}, corpora=corpora))
+        return len(run)
+
+
+def gathered(manifest: Manifest) -> range | None:
+    """The numbers of the newest small corpora, where there are enough of them.
+
+    Merged by size, each document moves twice at most, and a thousand additions of one document leave some sixty corpora at most.
+    """
+    small = takewhile(lambda entry: _is_small(entry) and not entry.part, manifest.corpora[:0:-1])  # the newest first, without D0
+    sizes, end = [entry.row_count for entry in small], len(manifest.corpora)
+    for least in (1, FAN):  # rows
+        count = next((number for number, size in enumerate(sizes) if size >= FAN * least), len(sizes))
+        if sum(size >= least for size in sizes[:count]) >= FAN:
+            return range(end - count, end)
+    return None
+
+
+def merge_corpora(store: Store, manifest: Manifest, runs: Sequence[range], *, since: int, progress: Progress = silent) -> tuple[Entry, ...]:
+    """The corpora of a generation with each of these runs merged into one; the new blobs are written."""
     entries, merged = list(manifest.corpora), sum(map(len, runs))
     with progress("merging corpora", total=merged, unit="corpora") as advance:
         for run in reversed(runs):  # from the end: the numbers of those before stay

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from promptdsi.errors import DataError
 from promptdsi.index.generation import Generation, Opening
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.shards import ShardedGeneration
 from promptdsi.index.store import Store
 
@@ -16,15 +17,17 @@ def open_generation(
     opening: Opening,
     *,
     at: int | None = None,
+    manifest: Manifest | None = None,
     verified: Collection[str] = frozenset(),
     erase: Mapping[str, str] | None = None,
 ) -> Generation:
     """Open a generation; if another process purges meanwhile, read the manifest again.
 
-    `erase` maps the blobs that an unfinished purge removes to their replacements.
+    `manifest` is the generation's, where it was read just before. `erase` maps the blobs that an unfinished purge removes to their
+    replacements.
     """
     kind = Generation if opening.on is None else ShardedGeneration
-    manifest = store.manifest(at)
+    manifest = manifest or store.manifest(at)
     if erase and manifest.blobs() & erase.keys():
         return kind(store, manifest.renamed(dict(erase)), opening, verified=verified)
     with contextlib.suppress(DataError, FileNotFoundError):

@@ -49,7 +49,7 @@ def prune(
         event = {"generations": len(report.pruned)} | ({"merged": report.merged} if report.merged else {})
         manifest = parent.next("prune", event=event, pruned=tuple(report.pruned))
         if report.merged:
-            corpora = merge_corpora(store, manifest, since=manifest.number, progress=progress)
+            corpora = merge_corpora(store, parent, mergeable(parent), since=manifest.number, progress=progress)
             manifest = parent.next("prune", event=event, pruned=tuple(report.pruned), corpora=corpora)
         store.commit(manifest, others=[state for state in history if state.number in report.left])
         with progress("pruning generations", total=len(report.pruned), unit="generations") as advance:

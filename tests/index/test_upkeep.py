@@ -15,6 +15,7 @@ import small
 from faults import Died, Faults, PowerLoss
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError, UsageError
+from promptdsi.index import merge_corpora
 from promptdsi.index.manifest import Manifest, PrunedGeneration
 from promptdsi.index.store import Store
 
@@ -140,6 +141,54 @@ def test_small_corpora_are_merged_bit_for_bit(place: Path, corpora: list[Corpus]
     assert victim.text.encode()[:60] not in everything(place) and index.verify().problems == []
     index.prune(keep=1)
     assert index.verify().problems == [] and len(index) == len(before[0]) + 1 - 1
+
+
+def synced(place: Path, notes: Path, count: int) -> list[Any]:
+    """An index brought in step with a folder that grows by a note at a time: the reports."""
+    notes.mkdir(parents=True)
+    reports = []
+    for number in range(count):
+        (notes / f"{number}.txt").write_text(f"Note number {number} is about water and boats.")
+        files, index = {path.name for path in (place / "blobs").iterdir()}, Index.open(place, device="cpu")
+        reports.append(index.sync(notes))
+        log = Store(place).log()
+        made = log[reports[-1].generation - 1 :]
+        assert [step.kind for step in made] in (["sync"], ["sync", "prune"]) and {path.name for path in (place / "blobs").iterdir()} > files
+        assert made[0].corpora[:-1] == log[reports[-1].generation - 2].corpora  # the sync itself changed no file
+    return reports
+
+
+def test_what_sync_adds_is_merged_in_generations_of_their_own(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    merged = small.copied(original, tmp_path / "merged")
+    synced(merged, tmp_path / "a" / "notes", 10)
+    monkeypatch.setattr(merge_corpora, "FAN", 100)
+    apart = small.copied(original, tmp_path / "apart")
+    synced(apart, tmp_path / "b" / "notes", 10)
+    indexes = [Index.open(place, device="cpu") for place in (merged, apart)]
+    # Three times three notes are merged; when the tenth comes, so are the three of three. D1 has queries stored, and stays.
+    assert [len(index.manifest.corpora) for index in indexes] == [3, 12] and indexes[0].manifest.corpora[-1].count == 10
+    results = [[[(hit.docid, hit.score, hit.corpus) for hit in hits] for hits in index.search(small.QUERIES, k=100)] for index in indexes]
+    assert results[0] == results[1] and indexes[0].verify().problems == []
+    indexes[0].rollback()  # the last sync, not the merge
+    assert indexes[0].locate("notes/9.txt") is None and indexes[0].locate("notes/8.txt")
+
+
+def test_a_sync_stands_where_merging_fails(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    monkeypatch.setattr(merge_corpora, "_merged", full_disk)
+    place = small.copied(original, tmp_path / "index")
+    last = synced(place, tmp_path / "notes", 4)[-1]
+    index = Index.open(place, device="cpu")
+    assert index.generation == last.generation and index.locate("notes/3.txt") and index.verify().problems == []
+    monkeypatch.undo()
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    (tmp_path / "notes" / "4.txt").write_text("More words about boats.")
+    assert index.sync(tmp_path / "notes").generation == last.generation + 1 == index.generation - 1 and index.verify().problems == []
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_purge_reaches_what_was_replaced_before_and_after_corpora_were_merged(place: Path, corpora: list[Corpus]) -> None:

@@ -2,9 +2,10 @@
 
     python -m tools.bench.generations          # writes docs/results/bench-generations.{json,md}
 
-A tenth of the generations delete a document. Rows are synthetic: opening and committing do not care what they mean. "Adding" is
-`promptdsi add --fast` of one document from Python, its report included; "opening" is `Index.open` in a process of its own, imports apart,
-with every checksum verified. The file cache is warm.
+Generations are made as `add` makes them, each with files of its own, or as `sync` does, which merges small corpora by itself; the
+first are then merged by `prune --merge`. A tenth of the generations delete a document. Rows are synthetic: opening and committing do not
+care what they mean. "Adding" is `promptdsi add --fast` of one document from Python, its report included; "opening" is `Index.open` in a
+process of its own, imports apart, with every checksum verified. The file cache is warm.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ DELETION = 10  # one generation in so many deletes a document
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        places = {"one generation": Path(folder) / "one", f"{GENERATIONS:,} generations": Path(folder) / "many"}
-        commits = build(places[f"{GENERATIONS:,} generations"], GENERATIONS)
-        build(places["one generation"], 2)
-        merged = f"{GENERATIONS:,} generations, merged"
-        rows = {name: {"index": name} | measure(place) for name, place in places.items()}
+        place_of = {name: Path(folder) / name for name in ("one", "by sync", "by add")}
+        build(place_of["one"], 2)
+        build(place_of["by sync"], GENERATIONS, merge=True)
+        commits = build(place_of["by add"], GENERATIONS)
+        many = f"{GENERATIONS:,} generations"
+        rows = {"one generation": {"index": "one generation"} | measure(place_of["one"])}
+        rows |= {f"{many}, {kind}": {"index": f"{many}, {kind}"} | measure(place_of[kind]) for kind in ("by sync", "by add")}
         seconds = {"first hundred commits, ms each": commits[0], "last hundred commits, ms each": commits[1]}
-        seconds |= maintain(places[f"{GENERATIONS:,} generations"], Path(folder) / "backup")
-        rows[merged] = {"index": merged} | measure(places[f"{GENERATIONS:,} generations"])
+        seconds |= maintain(place_of["by add"], Path(folder) / "backup")
+        merged = f"{many}, by add, after prune --merge"
+        rows[merged] = {"index": merged} | measure(place_of["by add"])
         single = rows["one generation"]["open, s"]
         for row in rows.values():
             row["open, × one generation"] = round(row["open, s"] / single, 2)
@@ -88,7 +92,7 @@ def timed(action: Any) -> float:
     return time.perf_counter() - started
 
 
-def build(place: Path, generations: int) -> tuple[float, float]:
+def build(place: Path, generations: int, *, merge: bool = False) -> tuple[float, float]:
     """A real index of two documents and synthetic ones behind it: one for each generation, or all in the second.
 
     The milliseconds of a commit among the first and the last hundred; its four blobs are written as well.
@@ -96,6 +100,7 @@ def build(place: Path, generations: int) -> tuple[float, float]:
     import numpy as np
 
     from promptdsi import Corpus, Document, Index
+    from promptdsi.index.merge_corpora import merge_gathered
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
@@ -111,6 +116,8 @@ def build(place: Path, generations: int) -> tuple[float, float]:
         place_of = bisect.bisect_left(numbers, number)
         several = slice(place_of, place_of + 1) if number % DELETION else slice(0)
         seconds.append(timed(partial(commit, store, documents[several], vectors[several])))
+        if merge:
+            merge_gathered(store)
     return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
 
 

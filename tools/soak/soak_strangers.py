@@ -49,9 +49,11 @@ OTHERS += ("export faiss", "export beir", "export hf", "search torch", "search i
 
 
 def originals(folder: Path) -> list[Path]:
-    """A small index with all that an index may have (prompts, words, passages, queries, deleted documents, a rollback), and older ones."""
+    """A small index with all that an index may have (prompts, words, passages, queries, merged corpora, deletions), and older ones."""
     import forged
     import small
+
+    from promptdsi import Corpus, Document
 
     corpora = small.stream()
     backbone = small.backbone(folder / "backbone", corpora)
@@ -60,6 +62,9 @@ def originals(folder: Path) -> list[Path]:
     index = small.create(folder / "original", corpora[0], backbone, **options)
     index.add(corpora[1], keep_queries=True)
     index.add(corpora[2], fast=True)
+    for name in ("tides", "kilns"):
+        index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
+    index.prune(merge=True)
     index.delete(corpora[0].documents[0].docid)
     index.delete(corpora[0].documents[1].docid)
     index.rollback()
