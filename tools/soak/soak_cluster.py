@@ -3,7 +3,8 @@
     python -m tools.soak.soak_cluster --kills 20        # writes docs/results/soak-cluster.{json,md}
 
 Two Ray nodes on the loopback address, three shards. A thread searches all the time; every answer must be that of one process for the
-generation it names, and every write must be there afterwards. Recovery is the time from a kill until all shards answer again.
+generation it names, and every write must be there afterwards. A purge changes what the generation before it answers: of that one both are
+right, with the erased document and without, but none in between. Recovery is the time from a kill until all shards answer again.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ class Soak:
         corpora = small.stream()
         self.path, self.rng, self.nodes = folder / "index", rng, Nodes()
         sharded.build(self.path, corpora, small.backbone(folder / "backbone", corpora))
-        self.expected: dict[int, Answer] = {}
+        self.expected: dict[int, set[Answer]] = {}
         self.records: list[dict[str, Any]] = []
         self.added = 0
 
     def run(self, kills: int) -> list[dict[str, Any]]:
         try:
-            for number in range(kills):
-                # One kill in three takes a node away; the kinds of work take turns.
-                self.kill("node" if number % 3 == 2 else "shard", WORK[(number + number // len(WORK)) % len(WORK)])
+            for number in range(kills):  # one kill in three takes a node away; for each loss the kinds of work take turns
+                lost, turn = ("node", number // 3) if number % 3 == 2 else ("shard", number - number // 3)
+                self.kill(lost, WORK[turn % len(WORK)])
                 print(json.dumps(self.records[-1]), file=sys.stderr)
         finally:
             self.nodes.shut_down()
@@ -96,7 +97,7 @@ class Soak:
         index.search("tea")
         answers = searcher.end()
         self.remember()
-        wrong = sum(answer != self.expected[generation] for generation, answer in answers)
+        wrong = sum(answer not in self.expected[generation] for generation, answer in answers)
         lost_generations = int(self.open().generation != expected or bool(self.open().verify().problems))
         seconds = round(times["recovered"] - times["kill"], 2)
         counts = {"answers": len(answers), "no answer": searcher.failures, "wrong": wrong, "lost generations": lost_generations}
@@ -109,10 +110,10 @@ class Soak:
 
         return Index.open(self.path, device="cpu", **options)
 
-    def remember(self) -> None:
-        """What one process answers of the newest generation."""
-        index = self.open()
-        self.expected[index.generation] = answer_of(index)
+    def remember(self, at: int | None = None) -> None:
+        """What one process answers now of a generation, by default the newest."""
+        index = self.open(at=at)
+        self.expected.setdefault(index.generation, set()).add(answer_of(index))
 
     def work(self, index: Any, kind: str) -> int:
         """Do something with the index: how many generations that makes. What fails while a shard is away is tried again."""
@@ -143,6 +144,8 @@ class Soak:
             except ShardsUnavailable:
                 continue
         self.remember()
+        if kind == "purge":
+            self.remember(before)
         return 1 + (kind == "purge")
 
     def table(self) -> list[dict[str, Any]]:
