@@ -35,7 +35,7 @@ AGAIN = (
     "frontier:best:best",
     "frontier:best:best, larger row norm",
 )
-MEASURES = (on_d0("Hits@1", "D0 H@1"), on_d0("Hits@10", "D0 H@10"), on_new("Hits@10", "A_T H@10"))
+MEASURES = (on_d0("Hits@1", "D0 H@1"), on_d0("Hits@10", "D0 H@10"), on_new("Hits@1", "A_T H@1"), on_new("Hits@10", "A_T H@10"))
 
 
 def main(names: Sequence[str]) -> None:
