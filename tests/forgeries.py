@@ -182,6 +182,7 @@ def forge_kind(rng: random.Random, folder: Path) -> None:
     path = rng.choice(
         [*sorted(path for path in folder.rglob("*") if path.is_file()), folder / "lock", folder / "records" / "000001-x.json"]
     )
+    path.parent.mkdir(exist_ok=True)  # indexes of earlier formats have no records
     path.unlink(missing_ok=True)
     kind = rng.randrange(6)
     if kind == 0:

@@ -161,6 +161,7 @@ def soak(folder: Path, numbers: range, seed: int, most_seconds: float) -> dict[s
                     print(json.dumps(faults[-1]), file=sys.stderr, flush=True)
             if done % FRESH == 0:
                 onlooker.stop()
+                print(f"{done:,} cases in {time.monotonic() - started:.0f} s, {len(faults)} faults", file=sys.stderr, flush=True)
             if time.monotonic() - started > most_seconds:
                 break
     every = (*OUTCOMES, "harm")
