@@ -105,7 +105,7 @@ def _write_lines(path: Path, lines: Iterator[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def write_bert(folder: Path, *, layers: int = 2, width: int = 32) -> None:
+def write_bert(folder: Path, *, layers: int = 2, width: int = 64) -> None:
     """A random BERT with a WordPiece vocabulary of the invented words."""
     import torch
     from tokenizers import BertWordPieceTokenizer

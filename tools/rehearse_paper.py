@@ -32,7 +32,7 @@ FEW = 200  # documents for which the random T5 writes queries: it would take hou
 MAX_WORDS = 4_096  # to which the sources truncate a page
 DONE, STOPPED, FAILED, MISSING = "done", "interrupted", "failed", "not run"
 NOT_AS_IN_THE_PAPER = (
-    "a random BERT of two layers and width 32; pages of 120 words (NQ) and 40 (MS MARCO); one train query and one pseudo-query (`spans`) "
+    "a random BERT of two layers and width 64; pages of 120 words (NQ) and 40 (MS MARCO); one train query and one pseudo-query (`spans`) "
     "per document; every 100th document has a test query; one epoch; two settings in IncDSI's search, two passes of IncDSI*; one seed; "
     f"doc2query-t5 writes for {FEW} documents only"
 )
