@@ -189,6 +189,11 @@ class RowTable:
             scores[first : first + EXACT_ROWS] = products + words.scores(some) if words else products
         return scores
 
+    def cosines(self, direction: Floats, rows: Numbers) -> Floats:
+        """Exact cosines of some rows with a unit vector, rounded to float32."""
+        vectors = self.vectors(rows).astype(np.float64)
+        return ((unit(vectors) * direction.astype(np.float64)).sum(1)).astype(np.float32)
+
     def top(self, queries: Floats, k: int, words: Sequence[WordQuery] | None = None) -> TopRows:
         """The k best live documents of each query (B, D), ties by docid; `words` are the words of each query."""
         k = min(k, self.live_documents)
@@ -243,12 +248,15 @@ class RowTable:
     def nearest(self, directions: Floats, excluded: Sequence[range], k: int) -> list[list[tuple[int, float]]]:
         """The k live documents with the row of highest cosine to each unit vector, a document excluded; (row, cosine), best first."""
         nearest: list[dict[int, tuple[float, int]]] = [{} for _ in excluded]  # document's first row → best cosine, its row
+        rounding = np.float32(4 * ROUNDING * directions.shape[1])  # of a float32 cosine
         for chunk in self._chunks(PRODUCT_SCORES // BATCH):
-            for document_rows, cosines, nearby in zip(excluded, chunk.products(directions, self.threads, unit), nearest, strict=True):
+            products = chunk.products(directions, self.threads, unit)
+            for direction, document_rows, cosines, nearby in zip(directions, excluded, products, nearest, strict=True):
                 cosines[max(document_rows.start - chunk.first, 0) : max(document_rows.stop - chunk.first, 0)] = -np.inf
                 kth = kth_best(chunk.best_of_documents(cosines), k)
-                for other in np.flatnonzero((cosines >= kth) & (cosines > -np.inf)).tolist():
-                    pair = (float(cosines[other]), chunk.first + other)
+                # Those that may be among the k best, exactly: a product's last bits depend on what else is in it, and on the processor.
+                others = chunk.first + np.flatnonzero((cosines >= kth - 2 * rounding) & (cosines > -np.inf))
+                for pair in zip(self.cosines(direction, others).tolist(), others.tolist(), strict=True):
                     document = self.document_rows(pair[1]).start
                     nearby[document] = max(nearby.get(document, pair), pair)
         return [[(row, cosine) for cosine, row in sorted(nearby.values(), key=lambda pair: -pair[0])[:k]] for nearby in nearest]

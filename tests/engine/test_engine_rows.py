@@ -206,6 +206,18 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
         assert neighbors[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
 
 
+@pytest.mark.parametrize("cuts", [[], [7], [1, 2, 90], [64]])
+def test_cosines_of_neighbours_do_not_depend_on_what_else_is_in_a_product(cuts: list[int]) -> None:
+    random = np.random.default_rng(1)
+    rows = random.standard_normal((1, 384), np.float32) + np.float32(0.2) * random.standard_normal((101, 384), np.float32)
+    whole, parts = table_of([rows], set()), table_of(np.split(rows, cuts), set())
+    expected = whole.neighbors(range(101), 100)
+    assert [parts.neighbors([row], 100)[0] for row in range(101)] == expected
+    units = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    for row, neighbors in enumerate(expected):
+        assert [cosine for _, cosine in neighbors] == pytest.approx([float(units[other] @ units[row]) for other, _ in neighbors], abs=3e-7)
+
+
 def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     blocks = []
