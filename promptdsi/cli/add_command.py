@@ -38,8 +38,8 @@ TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 # For shells to complete; not imported from where they are defined, which would load torch.
 PRESETS, EFFORTS, STRATEGIES = ("best", "rows", "paper"), ("quick", "normal", "full"), ("none", "l2p", "s++", "coda", "topic")
-# Parameters and options that have a flag, which would override what --set says.
 MANY_SMALL = 100  # corpora: opening them takes about as long again as the rest
+# Parameters and options that have a flag, which would override what --set says.
 FLAGS = {"preset", "effort", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 
 

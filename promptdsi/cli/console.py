@@ -19,6 +19,7 @@ from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
+    from promptdsi.index.results import SyncReport, TeachReport
 
 
 def completed(*values: str) -> dict[str, Any]:
@@ -165,6 +166,13 @@ def corrections_lost(count: int) -> list[str]:
     """That replaced documents had learned corrections, if any had."""
     texts = "its new text has" if count == 1 else "their new texts have"
     return [f"{counted(count, 'document')} had learned corrections, which {texts} not: teach them again"] if count else []
+
+
+def merged_corpora(report: SyncReport | TeachReport) -> list[str]:
+    """What became of the small corpora that a change added to, if enough had gathered to be merged."""
+    if report.not_merged:
+        return [f"its small corpora could not be merged: {report.not_merged}"]
+    return [f"{report.merged:,} small corpora merged, in generation {report.generation + 1}"] if report.merged else []
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from promptdsi.cli.add_command import MaxDrift, TrainingSeed, duration, report_progress, works_alone
-from promptdsi.cli.console import IndexPath, On, Output, Runtime, corrections_lost, open_index, print_json, use_threads
+from promptdsi.cli.console import IndexPath, On, Output, Runtime, corrections_lost, merged_corpora, open_index, print_json, use_threads
 from promptdsi.corpus.corpus import ReadNotes
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.wording import counted
@@ -117,4 +117,4 @@ def _summary(report: SyncReport, index: Path, *, dry_run: bool) -> list[str]:
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")
-    return lines
+    return lines + merged_corpora(report)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.add_command import MaxDrift
-from promptdsi.cli.console import IndexPath, On, Output, open_index, print_json, strip_control_chars
+from promptdsi.cli.console import IndexPath, On, Output, merged_corpora, open_index, print_json, strip_control_chars
 from promptdsi.errors import UsageError
 from promptdsi.wording import counted
 
@@ -39,6 +39,8 @@ def teach(
         output.say(f"Hits@10 on {counted(report.probes, 'probe query')} fell by {100 * report.fall:.1f} points")
     learned, pronoun = counted(len(report.taught), "correction"), "it" if len(report.taught) == 1 else "them"
     output.say(f"{index}: generation {report.generation}: {learned} learned; `promptdsi rollback` undoes {pronoun}")
+    for sentence in merged_corpora(report):
+        output.say(sentence)
 
 
 def _read(path: Path) -> list[tuple[str, str]]:

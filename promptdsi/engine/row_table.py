@@ -191,8 +191,11 @@ class RowTable:
 
     def cosines(self, direction: Floats, rows: Numbers) -> Floats:
         """Exact cosines of some rows with a unit vector, rounded to float32."""
-        vectors = self.vectors(rows).astype(np.float64)
-        return ((unit(vectors) * direction.astype(np.float64)).sum(1)).astype(np.float32)
+        cosines = np.empty(len(rows), np.float32)
+        for first in range(0, len(rows), EXACT_ROWS):
+            some = slice(first, first + EXACT_ROWS)
+            cosines[some] = (unit(self.vectors(rows[some]).astype(np.float64)) * direction.astype(np.float64)).sum(1)
+        return cosines
 
     def top(self, queries: Floats, k: int, words: Sequence[WordQuery] | None = None) -> TopRows:
         """The k best live documents of each query (B, D), ties by docid; `words` are the words of each query."""

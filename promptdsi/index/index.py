@@ -7,10 +7,10 @@ hits = index.search("who wrote hamlet", k=10)
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack, cast, overload
+from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from promptdsi.corpus.corpus import Corpus, Document
 from promptdsi.engine.query_encoder import resolve_engine
@@ -24,8 +24,10 @@ from promptdsi.index.results import Hits, SearchRequest, SearchResult
 from promptdsi.index.shards import Cluster
 from promptdsi.index.store import Store
 from promptdsi.index.tags import tagged
-from promptdsi.index.upkeep import Committed, IndexUpkeep
+from promptdsi.index.upkeep import IndexUpkeep
 from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
+
+Grown = TypeVar("Grown", results.SyncReport, results.TeachReport)
 
 
 class Index(IndexUpkeep):
@@ -153,7 +155,9 @@ class Index(IndexUpkeep):
         from promptdsi.index.arrivals import checked
 
         chosen = {"device": self.opening.device, "cluster": self.cluster, **checked(options, SyncOptions)}
-        return self._grown(sync.sync(self._writable(), sync.folder_list(folders), **chosen))
+        report = sync.sync(self._writable(), sync.folder_list(folders), **chosen)
+        changed = not options.get("dry_run") and (report.added or report.updated or report.deleted)
+        return self._grown(report) if changed else self._committed(report)
 
     def teach(self, corrections: Sequence[tuple[str, str]], *, max_drift: float | None = None) -> results.TeachReport:
         """Let documents learn queries: pairs of a query and the docid it should retrieve. No other row changes; `rollback` undoes it."""
@@ -229,16 +233,20 @@ class Index(IndexUpkeep):
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
         return export.export((self if self.opening.on is None else type(self).open(self.path, at=self.generation)).opened, to, Path(folder))
 
-    def _grown(self, result: Committed) -> Committed:
-        """As `_committed`, and small corpora that have gathered are merged. Should that fail, the change stands: the next one tries again.
+    def _grown(self, report: Grown) -> Grown:
+        """As `_committed`, and small corpora that have gathered are merged. Should that fail, the change stands, and the report says why.
 
         `add` does without: it opens no document of the past, and merging moves them.
         """
         from promptdsi.index.merge_corpora import merge_gathered
 
-        with contextlib.suppress(PromptDSIError, OSError):
-            merge_gathered(self.store)
-        return self._committed(result)
+        try:
+            report = replace(report, merged=merge_gathered(self.store))
+        except results.Busy:
+            pass  # somebody else writes: the next change merges
+        except (PromptDSIError, OSError) as error:
+            report = replace(report, not_merged=str(error))
+        return self._committed(report)
 
     def _load(self, at: int | None, **how: Any) -> Self:
         """Open the generation now; its manifest may have been replaced by a purge since it was read."""

@@ -65,7 +65,7 @@ class Entry:
     fast: bool = False  # added without training
     source: str | None = None  # the folder of files it was read from
     prefix: str = ""  # what was put before paths in that folder, to make docids
-    merged: tuple[Arrival, ...] = ()  # the small corpora that `prune --merge` put together here, in their order
+    merged: tuple[Arrival, ...] = ()  # the small corpora that were merged into this one, in their order
     part: int = 0  # a corpus of many passages is several entries, one after the other: 0, 1, 2, …
 
     @property

@@ -4,14 +4,14 @@ A thousand additions of a document each leave four thousand files, and opening t
 together, when and from where, stays in the manifest (`Entry.merged`). The files of the small corpora stay until the generations that
 need them are pruned.
 
-`prune --merge` merges all that are small. `sync` and `teach` merge the newest once enough of a size have gathered: after their commit, in a
+`prune --merge` merges all that are small. `sync` and `teach` merge those of a size once enough have gathered: after their commit, in a
 generation of its own, so that the change itself touches no old file. `add` merges nothing: it opens no document of the past.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
 
 import numpy as np
 
@@ -28,31 +28,35 @@ FAN = 32  # corpora of a size are merged by themselves when there are so many, t
 
 
 def merge_gathered(store: Store) -> int:
-    """Merge the newest small corpora if enough have gathered, and commit that as a generation: how many were merged."""
-    if gathered(store.manifest()) is None:
+    """Merge the small corpora of which enough have gathered, and commit that as a generation: how many were merged."""
+    if not gathered(store.manifest()):
         return 0
     with store.writing():
         parent = store.ready(lambda manifest: set())
-        run = gathered(parent)
-        if run is None:
+        runs = gathered(parent)
+        if not runs:
             return 0
-        corpora = merge_corpora(store, parent, [run], since=parent.number + 1)
-        store.commit(parent.next("prune", event={"generations": 0, "merged": len(run)}, corpora=corpora))
-        return len(run)
+        corpora, merged = merge_corpora(store, parent, runs, since=parent.number + 1), sum(map(len, runs))
+        # The event of `prune --merge`, which does no more to generations that stay: formats and the log know it.
+        store.commit(parent.next("prune", event={"generations": 0, "merged": merged}, corpora=corpora))
+        return merged
 
 
-def gathered(manifest: Manifest) -> range | None:
-    """The numbers of the newest small corpora, where there are enough of them.
+def gathered(manifest: Manifest) -> list[range]:
+    """The numbers of small corpora that should be merged: those of a size, and what lies between them, once there are enough.
 
-    Merged by size, each document moves twice at most, and a thousand additions of one document leave some sixty corpora at most.
+    Sizes are below `FAN` rows, and from there to `FAN` times as many. So a document is moved about twice, and a thousand additions of
+    one document leave some sixty corpora. Corpora that cannot be merged divide the others into runs; each run is merged by itself.
     """
-    small = takewhile(lambda entry: _is_small(entry) and not entry.part, manifest.corpora[:0:-1])  # the newest first, without D0
-    sizes, end = [entry.row_count for entry in small], len(manifest.corpora)
     for least in (1, FAN):  # rows
-        count = next((number for number, size in enumerate(sizes) if size >= FAN * least), len(sizes))
-        if sum(size >= least for size in sizes[:count]) >= FAN:
-            return range(end - count, end)
-    return None
+        runs = []
+        for run in mergeable(manifest):
+            members = [number for number in run if least <= manifest.corpora[number].row_count < FAN * least]
+            if len(members) > 1:
+                runs.append((len(members), range(members[0], members[-1] + 1)))
+        if sum(count for count, _ in runs) >= FAN:
+            return [run for _, run in runs]
+    return []
 
 
 def merge_corpora(store: Store, manifest: Manifest, runs: Sequence[range], *, since: int, progress: Progress = silent) -> tuple[Entry, ...]:

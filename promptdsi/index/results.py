@@ -183,6 +183,8 @@ class SyncReport:
     seconds: float = 0.0
     drift: Drift | None = None
     corrections_lost: int = 0  # documents that had learned corrections, and were replaced
+    merged: int = 0  # small corpora that were then merged, in the generation after it
+    not_merged: str = ""  # why they could not be, although enough had gathered
 
 
 class Taught(NamedTuple):
@@ -202,6 +204,8 @@ class TeachReport:
     taught: list[Taught]
     probes: int = 0
     fall: float = 0.0
+    merged: int = 0  # small corpora that were then merged, in the generation after it
+    not_merged: str = ""  # why they could not be, although enough had gathered
 
 
 class Location(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -216,6 +217,23 @@ def test_cosines_of_neighbours_do_not_depend_on_what_else_is_in_a_product(cuts: 
     units = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     for row, neighbors in enumerate(expected):
         assert [cosine for _, cosine in neighbors] == pytest.approx([float(units[other] @ units[row]) for other, _ in neighbors], abs=3e-7)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_no_neighbour_is_lost_to_the_rounding_of_a_product(k: int) -> None:
+    """A hundred rows at the same angle, whose cosines differ in their last bits only."""
+    random = np.random.default_rng(2)
+    direction = random.standard_normal(384)
+    direction /= np.linalg.norm(direction)
+    others = random.standard_normal((100, 384))
+    others -= (others @ direction)[:, None] * direction
+    rows = np.vstack([direction, 0.05 * direction + others / np.linalg.norm(others, axis=1, keepdims=True)]).astype(np.float32)
+    exact = rows.astype(np.float64)
+    query = (rows[0] / np.linalg.norm(rows[0])).astype(np.float64)
+    cosines = np.array([math.fsum(row * query) / math.sqrt(math.fsum(row * row)) for row in exact]).astype(np.float32)
+    expected = sorted(range(1, 101), key=lambda row: (-cosines[row], row))[:k]
+    for cuts in ([], [40], [1, 50, 99]):
+        assert [row for row, _ in table_of(np.split(rows, cuts), set()).neighbors([0], k)[0]] == expected
 
 
 def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import pytest
 import small
 from faults import Died, Faults, PowerLoss, heeding
 
-from promptdsi import Corpus, DataError, Index, PromptDSIError
+from promptdsi import Corpus, DataError, Document, Index, PromptDSIError
+from promptdsi.index import merge_corpora
 from promptdsi.index.lock import writing
 from promptdsi.index.results import Busy, NoIndex
 from promptdsi.index.store import Store
@@ -96,6 +97,44 @@ def test_killed_at_any_step_leaves_the_old_or_the_new(
             Index.open(place, device="cpu").delete(corpora[0].documents[1].docid)
         assert Index.open(place, device="cpu").verify().problems == []
     assert seen == {False, True}  # deaths fell on both sides of the commit
+
+
+def test_killed_while_small_corpora_are_merged_leaves_the_change_or_the_merged(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `teach` commits comes before what it merges: each is there whole or not at all."""
+    start, place = small.copied(original, tmp_path / "start"), tmp_path / "index"
+    index = Index.open(start, device="cpu")
+    for name in ("tides", "kilns"):
+        index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
+    outcomes, counts = [], []
+
+    def teach() -> None:
+        Index.open(place, device="cpu").teach([("a query of somebody", "tides")])
+
+    for fan in (100, 3):  # a third small corpus comes, and with the lower number all three are merged
+        monkeypatch.setattr(merge_corpora, "FAN", fan)
+        begin("teach", start, place)
+        with monkeypatch.context() as patch:
+            counted = Faults().install(patch)
+            teach()
+        outcomes.append(outcome(place))
+        counts.append(counted.count)
+    changed, merged = outcomes
+    assert merged[0] == int(str(changed[0])) + 1 and counts[1] > counts[0] + 6
+    seen = set()
+    for step in range(counts[0], counts[1] + 1):
+        begin("teach", start, place)
+        with monkeypatch.context() as patch:
+            Faults(at=step).install(patch)
+            with pytest.raises(Died):
+                teach()
+        result = outcome(place)
+        assert result in (changed, merged), f"neither changed nor merged after dying at {counted.log[step - 1]} ({step})"
+        seen.add(result == merged)
+        Index.open(place, device="cpu").delete("kilns")  # the next writer takes leftovers away
+        assert Index.open(place, device="cpu").verify().problems == []
+    assert seen == {False, True}
 
 
 @pytest.mark.parametrize("what", ["create", "add", "purge", "teach", "sync"])

@@ -167,7 +167,7 @@ def test_what_sync_adds_is_merged_in_generations_of_their_own(original: Path, tm
     synced(apart, tmp_path / "b" / "notes", 10)
     indexes = [Index.open(place, device="cpu") for place in (merged, apart)]
     # Three times three notes are merged; when the tenth comes, so are the three of three. D1 has queries stored, and stays.
-    assert [len(index.manifest.corpora) for index in indexes] == [3, 12] and indexes[0].manifest.corpora[-1].count == 10
+    assert [len(index.manifest.corpora) for index in indexes] == [4, 12] and indexes[0].manifest.corpora[-2].count == 9
     results = [[[(hit.docid, hit.score, hit.corpus) for hit in hits] for hits in index.search(small.QUERIES, k=100)] for index in indexes]
     assert results[0] == results[1] and indexes[0].verify().problems == []
     indexes[0].rollback()  # the last sync, not the merge
@@ -180,11 +180,46 @@ def test_a_sync_stands_where_merging_fails(original: Path, tmp_path: Path, monke
     place = small.copied(original, tmp_path / "index")
     last = synced(place, tmp_path / "notes", 4)[-1]
     index = Index.open(place, device="cpu")
+    assert "No space left" in last.not_merged and last.merged == 0
     assert index.generation == last.generation and index.locate("notes/3.txt") and index.verify().problems == []
     monkeypatch.undo()
     monkeypatch.setattr(merge_corpora, "FAN", 3)
     (tmp_path / "notes" / "4.txt").write_text("More words about boats.")
     assert index.sync(tmp_path / "notes").generation == last.generation + 1 == index.generation - 1 and index.verify().problems == []
+
+
+def test_what_changes_nothing_merges_nothing(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, notes = small.copied(original, tmp_path / "index"), tmp_path / "notes"
+    index = Index.open(place, device="cpu")
+    added_alone(index, 3)
+    notes.mkdir()
+    (notes / "0.txt").write_text("Words about boats.")
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    before = index.generation
+    assert index.sync(notes, dry_run=True).added == ["notes/0.txt"] and index.generation == before
+    report = index.sync(notes)
+    assert (report.generation, report.merged, index.generation) == (before + 1, 4, before + 2)
+    added_alone(index, 3, first=3)
+    assert index.sync(notes).unchanged == 1 and index.generation == before + 5
+
+
+def test_small_corpora_are_merged_on_both_sides_of_those_that_cannot_be(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.open(small.copied(original, tmp_path / "index"), device="cpu")
+    added_alone(index, 2)
+    index.add(Corpus([Document("raw", "This one is not trained yet.")], name="raw"), fast=True)
+    added_alone(index, 1, first=2)
+    monkeypatch.setattr(merge_corpora, "FAN", 4)
+    docid = next(document.docid for document in small.stream()[0].documents)
+    report = index.teach([("a query of somebody", docid)])
+    assert report.merged == 4 and index.generation == report.generation + 1
+    assert [entry.count for entry in index.manifest.corpora[-3:]] == [2, 1, 2] and index.verify().problems == []
+
+
+def added_alone(index: Index, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        index.add(Corpus([Document(f"note-{number}", f"Note number {number} is about tea and kilns.")], name=f"note {number}"))
 
 
 def full_disk(*_: Any, **__: Any) -> None:
