@@ -38,7 +38,6 @@ TrainingSeed = Annotated[int | None, typer.Option("--seed", help="Random seed of
 MaxDrift = Annotated[float | None, typer.Option("--max-drift", help="Commit nothing if Hits@10 on the probes falls by more than this.")]
 # For shells to complete; not imported from where they are defined, which would load torch.
 PRESETS, EFFORTS, STRATEGIES = ("best", "rows", "paper"), ("quick", "normal", "full"), ("none", "l2p", "s++", "coda", "topic")
-MANY_SMALL = 100  # corpora: opening them takes about as long again as the rest
 # Parameters and options that have a flag, which would override what --set says.
 FLAGS = {"preset", "effort", "method", "prompts", "backbone", "store", "keep_probes", "keep_queries", "name", "seed", "device", "offline"}
 
@@ -281,7 +280,7 @@ def report_sentences(report: Report, index: Path) -> list[str]:
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")
-    if report.small_corpora >= MANY_SMALL:
+    if report.small_corpora >= 100:  # opening these takes as long as opening all others
         lines.append(f"{report.small_corpora:,} small corpora slow down opening; `promptdsi prune {index} --merge` puts them together")
     return lines
 

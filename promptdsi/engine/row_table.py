@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
-from promptdsi.engine.top_k import Numbers, TopK, kth_best
+from promptdsi.engine.top_k import EXACT_ROWS, ROUNDING, Numbers, TopK, nearest_documents
 from promptdsi.engine.words import WordQuery
 from promptdsi.model.path import Floats, cores, unit
 
@@ -32,8 +32,6 @@ SCAN_BYTES = 8 << 20  # int8 bytes per thread: for fewer, waking a second thread
 PRODUCT_SCORES = 1 << 22  # scores per chunk of a float32 product: at least one panel for `BATCH` queries
 PRODUCT_SIZE = 1 << 25  # multiplications per thread: for fewer, waking a second thread takes longer than it saves
 BATCH = 256  # queries searched at once
-EXACT_ROWS = 8_192  # rows scored exactly at once: bounds memory where many rows tie
-ROUNDING = 2.0**-23  # relative error of float32, for each term of a sum
 
 
 class RowChunk(NamedTuple):
@@ -189,14 +187,6 @@ class RowTable:
             scores[first : first + EXACT_ROWS] = products + words.scores(some) if words else products
         return scores
 
-    def cosines(self, direction: Floats, rows: Numbers) -> Floats:
-        """Exact cosines of some rows with a unit vector, rounded to float32."""
-        cosines = np.empty(len(rows), np.float32)
-        for first in range(0, len(rows), EXACT_ROWS):
-            some = slice(first, first + EXACT_ROWS)
-            cosines[some] = (unit(self.vectors(rows[some]).astype(np.float64)) * direction.astype(np.float64)).sum(1)
-        return cosines
-
     def top(self, queries: Floats, k: int, words: Sequence[WordQuery] | None = None) -> TopRows:
         """The k best live documents of each query (B, D), ties by docid; `words` are the words of each query."""
         k = min(k, self.live_documents)
@@ -250,19 +240,7 @@ class RowTable:
 
     def nearest(self, directions: Floats, excluded: Sequence[range], k: int) -> list[list[tuple[int, float]]]:
         """The k live documents with the row of highest cosine to each unit vector, a document excluded; (row, cosine), best first."""
-        nearest: list[dict[int, tuple[float, int]]] = [{} for _ in excluded]  # document's first row → best cosine, its row
-        rounding = np.float32(4 * ROUNDING * directions.shape[1])  # of a float32 cosine
-        for chunk in self._chunks(PRODUCT_SCORES // BATCH):
-            products = chunk.products(directions, self.threads, unit)
-            for direction, document_rows, cosines, nearby in zip(directions, excluded, products, nearest, strict=True):
-                cosines[max(document_rows.start - chunk.first, 0) : max(document_rows.stop - chunk.first, 0)] = -np.inf
-                kth = kth_best(chunk.best_of_documents(cosines), k)
-                # Those that may be among the k best, exactly: a product's last bits depend on what else is in it, and on the processor.
-                others = chunk.first + np.flatnonzero((cosines >= kth - 2 * rounding) & (cosines > -np.inf))
-                for pair in zip(self.cosines(direction, others).tolist(), others.tolist(), strict=True):
-                    document = self.document_rows(pair[1]).start
-                    nearby[document] = max(nearby.get(document, pair), pair)
-        return [[(row, cosine) for cosine, row in sorted(nearby.values(), key=lambda pair: -pair[0])[:k]] for nearby in nearest]
+        return nearest_documents(self, self._chunks(PRODUCT_SCORES // BATCH), directions, excluded, k)
 
     def _scan(self, heaps: list[TopK], queries: Floats) -> None:
         """Approximate scores from int8 rows: each chunk is read once per query."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 
 from promptdsi.engine.quantized import QuantizedQuery
 from promptdsi.engine.words import WordQuery
-from promptdsi.model.path import Floats
+from promptdsi.model.path import Floats, unit
 
 if TYPE_CHECKING:
     from promptdsi.engine.row_table import RowChunk, RowTable
 
 Numbers = NDArray[np.int64]
 CANDIDATES = 64  # candidates scored exactly without a second look at their bounds: scoring them is faster than looking
+EXACT_ROWS = 8_192  # rows scored exactly at once: bounds memory where many rows tie
+ROUNDING = 2.0**-23  # relative error of float32, for each term of a sum
 SAMPLE = 16  # groups per result wanted, whose maxima estimate the k-th best score
 
 
@@ -89,3 +92,31 @@ def kth_best(scores: Floats, k: int) -> float:
     if len(scores) >= 2 * groups:  # the k-th best of group maxima is a lower bound, found without partitioning all scores
         scores = scores[: len(scores) // groups * groups].reshape(-1, groups).max(0)
     return float(np.partition(scores, len(scores) - k)[len(scores) - k])
+
+
+def nearest_documents(
+    table: RowTable, chunks: Sequence[RowChunk], directions: Floats, excluded: Sequence[range], k: int
+) -> list[list[tuple[int, float]]]:
+    """The k live documents with the row of highest cosine to each unit vector, a document excluded; (row, cosine), best first."""
+    nearest: list[dict[int, tuple[float, int]]] = [{} for _ in excluded]  # document's first row → best cosine, its row
+    rounding = np.float32(4 * ROUNDING * directions.shape[1])  # of a float32 cosine
+    for chunk in chunks:
+        products = chunk.products(directions, table.threads, unit)
+        for direction, document_rows, scores, nearby in zip(directions, excluded, products, nearest, strict=True):
+            scores[max(document_rows.start - chunk.first, 0) : max(document_rows.stop - chunk.first, 0)] = -np.inf
+            kth = kth_best(chunk.best_of_documents(scores), k)
+            # Those that may be among the k best, exactly: a product's last bits depend on what else is in it, and on the processor.
+            others = chunk.first + np.flatnonzero((scores >= kth - 2 * rounding) & (scores > -np.inf))
+            for pair in zip(_cosines(table, direction, others).tolist(), others.tolist(), strict=True):
+                document = table.document_rows(pair[1]).start
+                nearby[document] = max(nearby.get(document, pair), pair)
+    return [[(row, cosine) for cosine, row in sorted(nearby.values(), key=lambda pair: -pair[0])[:k]] for nearby in nearest]
+
+
+def _cosines(table: RowTable, direction: Floats, rows: Numbers) -> Floats:
+    """Exact cosines of some rows with a unit vector: summed in float64, rounded to float32."""
+    cosines = np.empty(len(rows), np.float32)
+    for first in range(0, len(rows), EXACT_ROWS):
+        some = slice(first, first + EXACT_ROWS)
+        cosines[some] = (unit(table.vectors(rows[some]).astype(np.float64)) * direction.astype(np.float64)).sum(1)
+    return cosines

@@ -18,6 +18,7 @@ from promptdsi.index.file_checks import PARTS
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
 from promptdsi.index.sealed import FORMAT
 
+SMALL = 2_048  # rows: opening copies smaller corpora into one, as the engine's SMALL_BLOCK and SMALL_POSTINGS say
 INCONSISTENT: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
@@ -93,6 +94,11 @@ class Entry:
     @property
     def row_count(self) -> int:
         return self.passages or self.count
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it may be merged with others: few rows, and nothing left to do or to measure."""
+        return self.row_count < SMALL and not (self.fast or self.probes or self.queries or self.part)
 
     def blobs(self) -> Iterator[str]:
         yield from (name for part in PARTS if (name := getattr(self, part)) is not None)

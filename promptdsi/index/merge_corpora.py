@@ -15,14 +15,12 @@ from itertools import groupby
 
 import numpy as np
 
-from promptdsi.engine.postings import SMALL_POSTINGS, Postings
-from promptdsi.engine.quantized import SMALL_BLOCK
+from promptdsi.engine.postings import Postings
 from promptdsi.index.blobs import Ids
 from promptdsi.index.manifest import Entry, Manifest
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
-SMALL = min(SMALL_BLOCK, SMALL_POSTINGS)  # rows: opening copies smaller corpora into one
 MOST_MERGED = 500_000  # rows of a merged corpus
 FAN = 32  # corpora of a size are merged by themselves when there are so many, those merged from them when so many of these are
 
@@ -75,7 +73,7 @@ def merge_corpora(store: Store, manifest: Manifest, runs: Sequence[range], *, si
 def mergeable(manifest: Manifest) -> list[range]:
     """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart."""
     single = [part.start for part in manifest.parts()[1:] if len(part) == 1]  # parts of a large corpus stay apart
-    small = [number for number in single if _is_small(manifest.corpora[number])]
+    small = [number for number in single if manifest.corpora[number].is_small]
     runs = []
     for _, group in groupby(enumerate(small), key=lambda pair: pair[1] - pair[0]):
         numbers, rows = [number for _, number in group], 0
@@ -87,10 +85,6 @@ def mergeable(manifest: Manifest) -> list[range]:
                 first, rows = number, manifest.corpora[number].row_count
         runs.append(range(first, numbers[-1] + 1))
     return [run for run in runs if len(run) > 1]
-
-
-def _is_small(entry: Entry) -> bool:
-    return entry.row_count < SMALL and not (entry.fast or entry.probes or entry.queries)
 
 
 def _merged(store: Store, entries: Sequence[Entry], *, since: int) -> Entry:

@@ -82,7 +82,6 @@ class Hit(NamedTuple):
     why: Why | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The hit as JSON can hold it."""
         fields = self._asdict()
         why = fields.pop("why")
         return fields | ({"why": why.to_dict()} if why else {})
@@ -92,10 +91,7 @@ Hits = list[Hit]
 
 
 class SearchResult(NamedTuple):
-    """The hits of one query; `truncated` tells whether the query is longer than the model reads.
-
-    `certain` is false where the first hit's confidence is below the index's bound: what was found is only the nearest there is.
-    """
+    """The hits of one query; `truncated`: it is longer than the model reads; not `certain`: they are only the nearest there is."""
 
     hits: list[Hit]
     truncated: bool

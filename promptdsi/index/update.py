@@ -18,7 +18,6 @@ from promptdsi.index.lock import writing
 from promptdsi.index.lookup import lookup_of
 from promptdsi.index.manifest import Entry, Manifest, now
 from promptdsi.index.measurements import Evaluated, estimate_work, measure_drift, measure_training
-from promptdsi.index.merge_corpora import mergeable
 from promptdsi.index.method_io import (
     load_method,
     model_blobs,
@@ -128,7 +127,7 @@ def add(store: Store, corpus: Corpus, options: Options, cluster: Cluster | None 
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
             report = replace(report, corrections_lost=count_taught(store, parent, replaced.values()))
-            report = replace(report, small_corpora=sum(map(len, mergeable(manifest))))
+            report = replace(report, small_corpora=sum(entry.is_small for entry in manifest.corpora[1:]))
             return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent, cluster=cluster)
 
 

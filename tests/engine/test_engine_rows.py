@@ -207,12 +207,12 @@ def test_neighbours_are_the_nearest_by_cosine() -> None:
         assert neighbors[0][1] == pytest.approx(float(units[order[0]] @ units[row]), abs=1e-6)
 
 
-@pytest.mark.parametrize("cuts", [[], [7], [1, 2, 90], [64]])
-def test_cosines_of_neighbours_do_not_depend_on_what_else_is_in_a_product(cuts: list[int]) -> None:
+@pytest.mark.parametrize("splits", [[], [7], [1, 2, 90], [64]])
+def test_cosines_of_neighbours_do_not_depend_on_what_else_is_in_a_product(splits: list[int]) -> None:
     random = np.random.default_rng(1)
     rows = random.standard_normal((1, 384), np.float32) + np.float32(0.2) * random.standard_normal((101, 384), np.float32)
-    whole, parts = table_of([rows], set()), table_of(np.split(rows, cuts), set())
-    expected = whole.neighbors(range(101), 100)
+    unsplit, parts = table_of([rows], set()), table_of(np.split(rows, splits), set())
+    expected = unsplit.neighbors(range(101), 100)
     assert [parts.neighbors([row], 100)[0] for row in range(101)] == expected
     units = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
     for row, neighbors in enumerate(expected):
@@ -232,8 +232,8 @@ def test_no_neighbour_is_lost_to_the_rounding_of_a_product(k: int) -> None:
     query = (rows[0] / np.linalg.norm(rows[0])).astype(np.float64)
     cosines = np.array([math.fsum(row * query) / math.sqrt(math.fsum(row * row)) for row in exact]).astype(np.float32)
     expected = sorted(range(1, 101), key=lambda row: (-cosines[row], row))[:k]
-    for cuts in ([], [40], [1, 50, 99]):
-        assert [row for row, _ in table_of(np.split(rows, cuts), set()).neighbors([0], k)[0]] == expected
+    for splits in ([], [40], [1, 50, 99]):
+        assert [row for row, _ in table_of(np.split(rows, splits), set()).neighbors([0], k)[0]] == expected
 
 
 def test_many_small_corpora_are_searched_as_one_and_hold_no_file_open(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ import small
 from faults import Died, Faults, PowerLoss
 
 from promptdsi import Corpus, DataError, Document, Index, PromptDSIError, UsageError
+from promptdsi.engine.postings import SMALL_POSTINGS
+from promptdsi.engine.quantized import SMALL_BLOCK
 from promptdsi.index import merge_corpora
-from promptdsi.index.manifest import Manifest, PrunedGeneration
+from promptdsi.index.manifest import SMALL, Manifest, PrunedGeneration
 from promptdsi.index.store import Store
 
 GENERATIONS = 9
@@ -152,9 +154,11 @@ def synced(place: Path, notes: Path, count: int) -> list[Any]:
         files, index = {path.name for path in (place / "blobs").iterdir()}, Index.open(place, device="cpu")
         reports.append(index.sync(notes))
         log = Store(place).log()
-        made = log[reports[-1].generation - 1 :]
-        assert [step.kind for step in made] in (["sync"], ["sync", "prune"]) and {path.name for path in (place / "blobs").iterdir()} > files
-        assert made[0].corpora[:-1] == log[reports[-1].generation - 2].corpora  # the sync itself changed no file
+        steps = log[reports[-1].generation - 1 :]
+        assert [step.kind for step in steps] in (["sync"], ["sync", "prune"]) and {
+            path.name for path in (place / "blobs").iterdir()
+        } > files
+        assert steps[0].corpora[:-1] == log[reports[-1].generation - 2].corpora  # the sync itself changed no file
     return reports
 
 
@@ -215,6 +219,10 @@ def test_small_corpora_are_merged_on_both_sides_of_those_that_cannot_be(
     report = index.teach([("a query of somebody", docid)])
     assert report.merged == 4 and index.generation == report.generation + 1
     assert [entry.count for entry in index.manifest.corpora[-3:]] == [2, 1, 2] and index.verify().problems == []
+
+
+def test_what_is_small_is_what_opening_copies() -> None:
+    assert SMALL == SMALL_BLOCK == SMALL_POSTINGS
 
 
 def added_alone(index: Index, count: int, first: int = 0) -> None:
