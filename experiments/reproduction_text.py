@@ -35,7 +35,7 @@ said otherwise.
 **The yardstick of the regime** is how far Adam can move a row: τ = rate · steps · √(batch / documents). In the paper τ is {PAPER.d0} on
 D0 and {PAPER.new} on a new corpus: a new row moves {PAPER.ratio:.2f} times as far as a row of D0. Where our ratio is more than
 {FACTOR:.0f} times that, or less than a third of it, claims that set prompts against IncDSI, or either against DPR and Joint, cannot be
-tested. The scale `fair` has the paper's ratio ([what we know](results/README.md)).
+tested. The scale `fair` stays within that ([what we know](results/README.md)).
 
 ## What differs from the paper
 
