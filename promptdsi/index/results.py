@@ -164,7 +164,7 @@ class Report:
     drift: Drift | None = None
     probes: int = 0
     corrections_lost: int = 0  # documents that had learned corrections, and were replaced
-    small_corpora: int = 0  # that `prune --merge` would merge
+    small_corpora: int = 0  # most of which `prune --merge` would merge
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class BM25(Method):
         queries = [queries] if isinstance(queries, str) else list(queries)
         results = []
         for scores in self.document_scores(queries):
-            least = np.partition(scores, -k)[-k] if 0 < k < len(scores) else -np.inf  # sorting all documents takes ten times as long
+            least = np.partition(scores, -k)[-k] if 0 < k < len(scores) else -np.inf  # sorting all documents is most of a search
             near = np.flatnonzero(scores >= least)
             best = near[np.lexsort((self.order_[near], -scores[near]))[:k]]
             results.append(Result([self.docids_[position] for position in best], scores[best].tolist()))
