@@ -46,7 +46,7 @@ def _file_parser(path: Path, parse: Callable[[Path], object]) -> Parser:
 
 
 def _documents(path: Path) -> object:
-    opened = Documents(path, DOCUMENTS)
+    opened = Documents(path, range(DOCUMENTS))
     try:
         return [opened.metadata(), opened.titles(), *opened]
     finally:

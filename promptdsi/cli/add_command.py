@@ -21,6 +21,7 @@ from promptdsi.cli.console import (
     Seed,
     completed,
     corrections_lost,
+    merged_corpora,
     open_index,
     print_json,
     shown_folder,
@@ -280,9 +281,7 @@ def report_sentences(report: Report, index: Path) -> list[str]:
     if report.drift:
         before, after = 100 * report.drift.before, 100 * report.drift.after
         lines.append(f"earlier probe queries: Hits@10 {before:.1f} before, {after:.1f} now (n {report.drift.n:,})")
-    if report.small_corpora >= 100:  # opening these takes as long as opening all others
-        lines.append(f"{report.small_corpora:,} small corpora slow down opening; `promptdsi prune {index} --merge` puts them together")
-    return lines
+    return lines + merged_corpora(report)
 
 
 def duration(seconds: float) -> str:

@@ -19,7 +19,7 @@ from promptdsi.wording import counted
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
-    from promptdsi.index.results import SyncReport, TeachReport
+    from promptdsi.index.results import Report, SyncReport, TeachReport
 
 
 def completed(*values: str) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def corrections_lost(count: int) -> list[str]:
     return [f"{counted(count, 'document')} had learned corrections, which {texts} not: teach them again"] if count else []
 
 
-def merged_corpora(report: SyncReport | TeachReport) -> list[str]:
+def merged_corpora(report: Report | SyncReport | TeachReport) -> list[str]:
     """What became of the small corpora that a change added to, if enough had gathered to be merged."""
     if report.not_merged:
         return [f"its small corpora could not be merged: {report.not_merged}"]

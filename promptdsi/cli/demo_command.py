@@ -129,7 +129,8 @@ class Demo:
         blobs = self.path / "blobs"
         before = {path.name: sha256_of(path) for path in blobs.iterdir()}
         # What training must not open: documents, probes and queries of earlier corpora.
-        unread = {name for entry in self.index.manifest.corpora for name in (entry.documents, entry.probes, entry.queries)}
+        corpora = self.index.manifest.corpora
+        unread = {name for entry in corpora for part in ("documents", "probes", "queries") for name in entry.files(part)}
         started = time.monotonic()
         opened_files().clear()
         self.index.add(corpus)

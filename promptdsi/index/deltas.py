@@ -18,8 +18,9 @@ from typing import Any
 
 from promptdsi.aliases import MANIFEST, renamed
 from promptdsi.errors import DataError
+from promptdsi.index.entry import Arrival, Entry
 from promptdsi.index.file_checks import INHERITED, MOST_BLOBS, MOST_CORPORA, check_content, check_state
-from promptdsi.index.manifest import Arrival, Entry, Manifest, PrunedGeneration
+from promptdsi.index.manifest import Manifest, PrunedGeneration
 from promptdsi.index.sealed import FORMAT, unsealed
 from promptdsi.methods.options import current_params
 
@@ -155,8 +156,15 @@ def _to_json(entry: Entry) -> dict[str, Any]:
 
 def _entries(contents: Collection[dict[str, Any]]) -> list[Entry]:
     merged = [tuple(Arrival(*arrival) for arrival in content.get("merged", ())) for content in contents]
-    entries = [Entry(**content | {"merged": arrivals}) for content, arrivals in zip(contents, merged, strict=True)]
+    files = [tuple(map(tuple, stored)) if isinstance(stored := content.get("documents"), list) else stored for content in contents]
+    entries = [
+        Entry(**content | {"merged": arrivals, "documents": documents})
+        for content, arrivals, documents in zip(contents, merged, files, strict=True)
+    ]
     for entry in entries:
+        covered = [positions for _, positions in entry.document_files()]
+        if isinstance(entry.documents, tuple) and not (covered and covered[0].start == 0 and all(covered)):
+            raise ValueError("files of documents do not follow each other")
         if entry.merged and (
             sum(arrival.documents for arrival in entry.merged) != entry.count
             or any(arrival.part or arrival.since > entry.since for arrival in entry.merged)

@@ -1,4 +1,4 @@
-"""The stored documents of one corpus: a SQLite file with one table, read as data and never as a program.
+"""The stored documents of a corpus: SQLite files with one table each, read as data and never as programs.
 
 A database from a stranger may hold views, triggers and generated columns, which compute when they are read, or pages that lead in
 circles. So the file must have exactly the schema we write, and what is read of it is bounded by the size of the file.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ SECONDS = 30.0  # for one row
 
 
 class Documents:
-    """The stored documents of one corpus of `count` documents, by their position in it."""
+    """A file of stored documents, by their positions in the corpus, of which it covers these."""
 
-    def __init__(self, path: Path, count: int) -> None:
-        self.path, self.count = path, count
+    def __init__(self, path: Path, positions: range) -> None:
+        self.path, self.positions = path, positions
         with open_plain(path) as file:
             header = file.read(100)
             self.size = file.seek(0, 2)
@@ -84,8 +84,12 @@ class Documents:
         for setting in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON", "mmap_size=0"):
             self._database.execute(f"PRAGMA {setting}")
 
+    def since(self) -> int:
+        """The generation that the documents arrived in."""
+        return int(self._database.execute("PRAGMA user_version").fetchone()[0])
+
     def get(self, position: int) -> Document | None:
-        documents = list(self._documents("WHERE place = ?", position))
+        documents = list(self._documents("WHERE place = ?", position - self.positions.start))
         return documents[0][1] if documents else None
 
     def __iter__(self) -> Iterator[tuple[int, Document]]:
@@ -127,14 +131,14 @@ class Documents:
         try:
             for row in self._database.execute(statement, values):
                 position, *texts = row
-                if type(position) is not int or not last < position < self.count:
+                if type(position) is not int or not last < position < len(self.positions):
                     raise ValueError("documents at positions that do not exist")
                 if any(type(text) is not str for text in texts if text is not None):
                     raise ValueError("a document that is no text")
                 last, characters = position, characters + sum(len(text) for text in texts if text)
                 if characters > self.size:
                     raise ValueError("documents that are longer than the file")
-                yield row
+                yield self.positions.start + position, *texts
                 self._deadline[0] = time.monotonic() + SECONDS
         except (sqlite3.Error, ValueError, MemoryError) as error:
             raise DataError(f"is damaged ({str(error) or 'too large'}); run `promptdsi verify`", path=self.path) from None
@@ -146,6 +150,29 @@ class Documents:
         # At once, not when the garbage collector runs: a purged file whose handle is open is still on the disk.
         if hasattr(self, "_database"):
             self._database.close()
+
+
+class StoredDocuments:
+    """The stored documents of a corpus, in one file or several. Each is open only while it is read."""
+
+    def __init__(self, files: Iterable[Callable[[], Documents]]) -> None:
+        self._files = list(files)
+
+    def __iter__(self) -> Iterator[tuple[int, Document]]:
+        return self._each(iter)
+
+    def metadata(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Position and metadata of each document, in order; no text is read."""
+        return self._each(Documents.metadata)
+
+    def titles(self) -> Iterator[tuple[int, str]]:
+        """Position and title of each document, in order."""
+        return self._each(Documents.titles)
+
+    def _each(self, read: Callable[[Documents], Iterable[tuple[int, Any]]]) -> Iterator[tuple[int, Any]]:
+        for opening in self._files:
+            with contextlib.closing(opening()) as documents:
+                yield from read(documents)
 
 
 def write_documents(path: Path, records: Iterable[tuple[Any, ...]], *, since: int) -> None:

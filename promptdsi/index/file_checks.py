@@ -87,24 +87,29 @@ def blob_of(kind: str) -> Check:
 
 
 tensors, json_blob = blob_of("safetensors"), blob_of("json")
-ARRIVAL_FIELDS = {"name": text(MOST_NAME), "since": number, "documents": count, "source": optional(text(MOST_PATH))}
-ARRIVAL_FIELDS |= {"prefix": text(MOST_PATH), "part": integer(0, MOST_CORPORA)}
 
 
-def arrival(value: Any) -> None:
-    """A small corpus that was merged with others: a list of its fields."""
-    if type(value) is not list or len(value) != len(ARRIVAL_FIELDS):
-        raise ValueError(f" is {shown(value)}, expected a list of {len(ARRIVAL_FIELDS)}")
-    for (name, check), inner in zip(ARRIVAL_FIELDS.items(), value, strict=True):
-        within(name, check, inner)
+def values_of(**fields: Check) -> Check:
+    """The values of these fields as a list."""
+
+    def check(value: Any) -> None:
+        if type(value) is not list or len(value) != len(fields):
+            raise ValueError(f" is {shown(value)}, expected a list of {len(fields)}")
+        for (name, inner_check), inner in zip(fields.items(), value, strict=True):
+            within(name, inner_check, inner)
+
+    return check
 
 
+ARRIVAL = {"name": text(MOST_NAME), "since": number, "documents": count, "source": optional(text(MOST_PATH))}
+arrival = values_of(**ARRIVAL, prefix=text(MOST_PATH), part=integer(0, MOST_CORPORA))  # a small corpus that was merged with others
+document_file, document_files = optional(blob_of("sqlite")), items(values_of(name=blob_of("sqlite"), position=count), MOST_CORPORA)
 ENTRY = record(
     {"name": text(MOST_NAME), "since": number, "count": count, "rows": tensors, "ids": json_blob},
     {
         "passages": integer(0, MOST_ROWS),
         "words": optional(tensors),
-        "documents": optional(blob_of("sqlite")),
+        "documents": lambda value: (document_files if type(value) is list else document_file)(value),
         "probes": optional(json_blob),
         "queries": optional(json_blob),
         "fast": truth,
@@ -253,7 +258,7 @@ def check_state(manifest: Manifest) -> None:
 def _check_blobs(manifest: Manifest) -> None:
     """Every blob has a size and one purpose; corpora may share some."""
     sizes = manifest.sizes
-    roles = {part: [name for entry in manifest.corpora if (name := getattr(entry, part))] for part in PARTS}
+    roles = {part: [name for entry in manifest.corpora for name in entry.files(part)] for part in PARTS}
     parts = [name for names in roles.values() for name in names]
     others = [manifest.encoder, manifest.tokenizer, *manifest.prompts.values(), *filter(None, [manifest.statistics])]
     # Probes and queries may both be an empty list.

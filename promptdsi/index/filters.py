@@ -25,8 +25,8 @@ from promptdsi.index.results import MOST_CONDITIONS
 
 if TYPE_CHECKING:
     from promptdsi.engine.row_table import RowTable
+    from promptdsi.index.entry import Entry
     from promptdsi.index.generation import Generation
-    from promptdsi.index.manifest import Entry
 
 SYNTAX = re.compile(r"(?P<field>[^=!<>]+?)\s*(?P<operator>!=|<=|>=|=|<|>)\s*(?P<value>.*)", re.DOTALL)
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -150,8 +150,8 @@ def field_values(generation: Generation, field: str) -> list[Any]:
             for document in range(max(first, 0), min(first + entry.count, len(values))):
                 values[document] = entry.arrival_of(document - first).name
             continue
-        with generation.stored(number) as documents:
-            pairs = documents.titles() if field == "title" else [(place, fields.get(field)) for place, fields in documents.metadata()]
+        documents = generation.stored(number)
+        pairs = documents.titles() if field == "title" else ((place, fields.get(field)) for place, fields in documents.metadata())
         for position, value in pairs:
             if 0 <= first + position < len(values):
                 values[first + position] = value
@@ -161,8 +161,7 @@ def field_values(generation: Generation, field: str) -> list[Any]:
 def _live_metadata(generation: Generation) -> Iterator[Mapping[str, Any]]:
     deleted = generation.table.deleted
     for first, _, number in _stored_corpora(generation):
-        with generation.stored(number) as documents:
-            pairs = documents.metadata()
+        pairs = generation.stored(number).metadata()
         numbered = ((first + position, fields) for position, fields in pairs if 0 <= first + position < len(generation.starts))
         yield from (fields for document, fields in numbered if int(generation.starts[document]) not in deleted)
 

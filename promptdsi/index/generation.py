@@ -10,8 +10,8 @@ import bisect
 import contextlib
 import threading
 import weakref
-from collections.abc import Collection, Iterator
-from functools import cached_property
+from collections.abc import Collection
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,10 +24,11 @@ from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import Calibration, WordTable
 from promptdsi.errors import DataError, UsageError
 from promptdsi.evaluation.evaluate import Ranker
-from promptdsi.index.documents import Documents
+from promptdsi.index.documents import Documents, StoredDocuments
 from promptdsi.index.encoder_checks import check_encoder, check_prompts
+from promptdsi.index.entry import Arrival, Entry
 from promptdsi.index.local_store import LocalPassageStore
-from promptdsi.index.manifest import Arrival, Entry, Manifest
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import Location
 from promptdsi.index.store import Store
 from promptdsi.model.config import EncoderConfig
@@ -82,7 +83,7 @@ class Generation:
         with manifest.as_data_error(store.folder):
             self._open_passages()
             self._check_encoder()
-        self._documents: dict[int, Documents] = {}
+        self._documents: dict[tuple[int, int], Documents] = {}  # by corpus and file
         self._queries: dict[int, dict[str, list[Any]]] = {}
         self.filtered: dict[tuple[str, ...], RowTable] = {}  # the rows of the documents that meet some conditions (`filters.py`)
         self._lock = threading.Lock()
@@ -227,26 +228,25 @@ class Generation:
     def document(self, number: int) -> Document | None:
         """What is stored of a document, by its number: None where nothing is."""
         entry, corpus, position = self.corpus_of(number)
-        if entry.documents is None:
+        files = entry.document_files()
+        if not files:
             return None
+        file = bisect.bisect_right([positions.start for _, positions in files], position) - 1
         with self._lock:
-            documents = self._documents.pop(corpus, None)
-            if documents is None:
-                documents = self.store.documents(entry, self._blob(entry.documents, corpus, "documents"))
-            self._documents[corpus] = documents  # the most recently used is the last to be closed
+            documents = self._documents.pop((corpus, file), None) or self._document_file(corpus, file)
+            self._documents[corpus, file] = documents  # the most recently used is the last to be closed
             if len(self._documents) > OPEN_FILES:
                 self._documents.pop(next(iter(self._documents))).close()
             return documents.get(position)
 
-    @contextlib.contextmanager
-    def stored(self, number: int) -> Iterator[Documents]:
-        """The stored documents of a corpus, opened for this use alone."""
-        entry = self.manifest.corpora[number]
-        documents = self.store.documents(entry, self._blob(entry.documents or "", number, "documents"))
-        try:
-            yield documents
-        finally:
-            documents.close()
+    def stored(self, number: int) -> StoredDocuments:
+        """The stored documents of a corpus, not those that are open already."""
+        count = len(self.manifest.corpora[number].document_files())
+        return StoredDocuments(partial(self._document_file, number, file) for file in range(count))
+
+    def _document_file(self, number: int, file: int) -> Documents:
+        name, positions = self.manifest.corpora[number].document_files()[file]
+        return self.store.document_file(self._blob(name, number, "documents", file), positions)
 
     def get(self, docid: str) -> Document:
         """What is stored of a live document."""
@@ -276,7 +276,7 @@ class Generation:
             self._queries[number] = by_docid
         return self._queries.get(number, {})
 
-    def _blob(self, name: str, number: int, part: str) -> str:
+    def _blob(self, name: str, number: int, part: str, file: int = 0) -> str:
         """The name of a corpus's blob now: a purge may have replaced it since this generation was opened."""
         with contextlib.suppress(DataError):
             self.store.blobs.path(name)
@@ -284,4 +284,4 @@ class Generation:
         again = self.store.manifest(self.manifest.number)
         if (again.encoder, again.time) != (self.manifest.encoder, self.manifest.time):
             raise DataError("holds another index since this one was opened; open it again", path=self.store.folder)
-        return getattr(again.corpora[number], part) or name
+        return again.corpora[number].files(part)[file]

@@ -27,7 +27,7 @@ from promptdsi.index.tags import tagged
 from promptdsi.index.upkeep import IndexUpkeep
 from promptdsi.index.verb_options import AddOptions, CreateOptions, SearchOptions, SyncOptions, TuneOptions
 
-Grown = TypeVar("Grown", results.SyncReport, results.TeachReport)
+Grown = TypeVar("Grown", results.Report, results.SyncReport, results.TeachReport)
 
 
 class Index(IndexUpkeep):
@@ -137,7 +137,8 @@ class Index(IndexUpkeep):
         from promptdsi.index.arrivals import as_corpus, checked
 
         chosen = training.Options(device=self.opening.device, **checked(options, AddOptions))
-        self.report = self._committed(training.add(self._writable(), as_corpus(corpus), chosen, self.cluster))
+        report = training.add(self._writable(), as_corpus(corpus), chosen, self.cluster)
+        self.report = self._grown(report, documents=False) if report.added else self._committed(report)
         return self.report
 
     def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
@@ -233,15 +234,15 @@ class Index(IndexUpkeep):
         """Write `faiss`, `beir` or `hf` files into a new folder; returns their names."""
         return export.export((self if self.opening.on is None else type(self).open(self.path, at=self.generation)).opened, to, Path(folder))
 
-    def _grown(self, report: Grown) -> Grown:
+    def _grown(self, report: Grown, *, documents: bool = True) -> Grown:
         """As `_committed`, and small corpora that have gathered are merged. Should that fail, the change stands, and the report says why.
 
-        `add` does without: it opens no document of the past, and merging moves them.
+        `add` merges without their `documents`, of which it opens none of the past.
         """
         from promptdsi.index.merge_corpora import merge_gathered
 
         try:
-            report = replace(report, merged=merge_gathered(self.store))
+            report = replace(report, merged=merge_gathered(self.store, documents=documents))
         except results.Busy:
             pass  # somebody else writes: the next change merges
         except (PromptDSIError, OSError) as error:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from promptdsi.errors import DataError
+from promptdsi.index.entry import Arrival, Entry, PlacedArrival
 from promptdsi.index.file_checks import PARTS
 from promptdsi.index.results import CorpusSummary, FolderSummary, IndexSummary
 from promptdsi.index.sealed import FORMAT
 
-SMALL = 2_048  # rows: opening copies smaller corpora into one, as the engine's SMALL_BLOCK and SMALL_POSTINGS say
 INCONSISTENT: tuple[type[Exception], ...] = (
     ValueError,
     LookupError,
@@ -27,81 +27,6 @@ INCONSISTENT: tuple[type[Exception], ...] = (
     RuntimeError,
     MemoryError,
 )  # by wrong files
-
-
-class Arrival(NamedTuple):
-    """Documents that arrived together: the name of their corpus, their generation, how many, and the folder they were read from."""
-
-    name: str
-    since: int
-    documents: int
-    source: str | None = None
-    prefix: str = ""
-    part: int = 0  # of a large corpus
-
-
-class PlacedArrival(NamedTuple):
-    """An arrival, the entry that its documents are in, their positions in it, and their numbers in the generation."""
-
-    arrival: Arrival
-    entry: Entry
-    positions: range
-    numbers: range
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A corpus in a generation, or a part of a large one: its blobs, in the order of its rows."""
-
-    name: str
-    since: int  # the generation it arrived in
-    count: int  # documents, deleted ones included
-    rows: str
-    ids: str
-    passages: int = 0  # rows, where long documents have several; 0: one for each document
-    words: str | None = None  # None where words do not count
-    documents: str | None = None  # None where nothing of the documents is stored
-    probes: str | None = None
-    queries: str | None = None
-    fast: bool = False  # added without training
-    source: str | None = None  # the folder of files it was read from
-    prefix: str = ""  # what was put before paths in that folder, to make docids
-    merged: tuple[Arrival, ...] = ()  # the small corpora that were merged into this one, in their order
-    part: int = 0  # a corpus of many passages is several entries, one after the other: 0, 1, 2, …
-
-    @property
-    def arrivals(self) -> tuple[Arrival, ...]:
-        """The corpora that these documents arrived as: more than one where small ones were merged."""
-        return self.merged or (Arrival(self.name, self.since, self.count, self.source, self.prefix, self.part),)
-
-    def arrival_of(self, position: int) -> Arrival:
-        """The corpus that a document arrived with."""
-        return self.place_of(position)[0]
-
-    def place_of(self, position: int) -> tuple[Arrival, int]:
-        """The corpus that a document arrived with, and its position in that."""
-        number = bisect.bisect_right(self._ends, position)
-        return self.arrivals[number], position - (self._ends[number - 1] if number else 0)
-
-    def spans(self) -> list[tuple[int, int]]:
-        """Where the documents of each arrival begin and end."""
-        return list(itertools.pairwise([0, *self._ends]))
-
-    @cached_property
-    def _ends(self) -> list[int]:
-        return list(itertools.accumulate(arrival.documents for arrival in self.arrivals))
-
-    @property
-    def row_count(self) -> int:
-        return self.passages or self.count
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it may be merged with others: few rows, and nothing left to do or to measure."""
-        return self.row_count < SMALL and not (self.fast or self.probes or self.queries or self.part)
-
-    def blobs(self) -> Iterator[str]:
-        yield from (name for part in PARTS if (name := getattr(self, part)) is not None)
 
 
 @dataclass(frozen=True)
@@ -209,7 +134,10 @@ class Manifest:
         corpora = []
         for entry in self.corpora:
             parts = {part: getattr(entry, part) for part in PARTS}
-            corpora.append(replace(entry, **{part: new.get(name, name) for part, name in parts.items() if name is not None}))
+            renamed: dict[str, Any] = {part: new.get(name, name) for part, name in parts.items() if isinstance(name, str)}
+            if isinstance(entry.documents, tuple):
+                renamed["documents"] = tuple((new.get(name, name), start) for name, start in entry.documents)
+            corpora.append(replace(entry, **renamed))
         statistics = new.get(self.statistics, self.statistics) if self.statistics else None
         retired = tuple(sorted({new.get(name, name) for name in self.retired}))
         return replace(self, corpora=tuple(corpora), statistics=statistics, retired=retired)

@@ -4,20 +4,23 @@ A thousand additions of a document each leave four thousand files, and opening t
 together, when and from where, stays in the manifest (`Entry.merged`). The files of the small corpora stay until the generations that
 need them are pruned.
 
-`prune --merge` merges all that are small. `sync` and `teach` merge those of a size once enough have gathered: after their commit, in a
-generation of its own, so that the change itself touches no old file. `add` merges nothing: it opens no document of the past.
+`prune --merge` merges all that are small. `add`, `sync` and `teach` merge those of a size once enough have gathered: after their commit, in
+a generation of its own, so that the change itself touches no old file. After `add` the documents stay in their files, of which the merged
+corpus then has several: an addition opens no document of the past, and it is rows, ids and words that opening an index reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import accumulate, groupby
 
 import numpy as np
 
 from promptdsi.engine.postings import Postings
 from promptdsi.index.blobs import Ids
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.entry import Entry
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
@@ -25,8 +28,11 @@ MOST_MERGED = 500_000  # rows of a merged corpus
 FAN = 32  # corpora of a size are merged by themselves when there are so many, those merged from them when so many of these are
 
 
-def merge_gathered(store: Store) -> int:
-    """Merge the small corpora of which enough have gathered, and commit that as a generation: how many were merged."""
+def merge_gathered(store: Store, *, documents: bool = True) -> int:
+    """Merge the small corpora of which enough have gathered, and commit that as a generation: how many were merged.
+
+    Without `documents` theirs stay in the files they are in, which are not opened.
+    """
     if not gathered(store.manifest()):
         return 0
     with store.writing():
@@ -34,7 +40,8 @@ def merge_gathered(store: Store) -> int:
         runs = gathered(parent)
         if not runs:
             return 0
-        corpora, merged = merge_corpora(store, parent, runs, since=parent.number + 1), sum(map(len, runs))
+        corpora = merge_corpora(store, parent, runs, since=parent.number + 1, documents=documents)
+        merged = sum(map(len, runs))
         # The event of `prune --merge`, which does no more to generations that stay: formats and the log know it.
         store.commit(parent.next("prune", event={"generations": 0, "merged": merged}, corpora=corpora))
         return merged
@@ -57,21 +64,29 @@ def gathered(manifest: Manifest) -> list[range]:
     return []
 
 
-def merge_corpora(store: Store, manifest: Manifest, runs: Sequence[range], *, since: int, progress: Progress = silent) -> tuple[Entry, ...]:
+def merge_corpora(
+    store: Store, manifest: Manifest, runs: Sequence[range], *, since: int, documents: bool = True, progress: Progress = silent
+) -> tuple[Entry, ...]:
     """The corpora of a generation with each of these runs merged into one; the new blobs are written."""
+    parts = ("rows", "ids", "words", *(["documents"] if documents else []))
     entries, merged = list(manifest.corpora), sum(map(len, runs))
     with progress("merging corpora", total=merged, unit="corpora") as advance:
         for run in reversed(runs):  # from the end: the numbers of those before stay
             small = entries[run.start : run.stop]
-            store.check(manifest, {name for entry in small for name in entry.blobs()})
+            store.check(manifest, {name for entry in small for part in parts for name in entry.files(part)})
             with manifest.as_data_error(store.folder):
-                entries[run.start : run.stop] = [_merged(store, small, since=since)]
+                entry = _merged(store, small, since=since)
+                stored = _merged_documents(store, small, since=since) if documents else _document_files(small)
+            entries[run.start : run.stop] = [replace(entry, documents=stored)]
             advance(len(small))
     return tuple(entries)
 
 
 def mergeable(manifest: Manifest) -> list[range]:
-    """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart."""
+    """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart.
+
+    One alone is among them where its documents are in several files.
+    """
     single = [part.start for part in manifest.parts()[1:] if len(part) == 1]  # parts of a large corpus stay apart
     small = [number for number in single if manifest.corpora[number].is_small]
     runs = []
@@ -84,22 +99,37 @@ def mergeable(manifest: Manifest) -> list[range]:
                 runs.append(range(first, number))
                 first, rows = number, manifest.corpora[number].row_count
         runs.append(range(first, numbers[-1] + 1))
-    return [run for run in runs if len(run) > 1]
+    return [run for run in runs if len(run) > 1 or isinstance(manifest.corpora[run.start].documents, tuple)]
+
+
+def _document_files(entries: Sequence[Entry]) -> tuple[tuple[str, int], ...] | None:
+    """The files of all their documents, each with the position that it begins at when they are one corpus."""
+    placed = [(name, first + covered.start) for entry, first in _placed(entries) for name, covered in entry.document_files()]
+    return tuple(placed) or None
+
+
+def _merged_documents(store: Store, entries: Sequence[Entry], *, since: int) -> str | None:
+    """One file of all their documents."""
+    if entries[0].documents is None:
+        return None
+    numbered = ((first + position, document) for entry, first in _placed(entries) for position, document in store.documents(entry))
+    return store.blobs.put_documents(numbered, since=since)
+
+
+def _placed(entries: Sequence[Entry]) -> Iterable[tuple[Entry, int]]:
+    """Corpora, each with the position of its first document when they are one."""
+    return zip(entries, accumulate((entry.count for entry in entries), initial=0), strict=False)
 
 
 def _merged(store: Store, entries: Sequence[Entry], *, since: int) -> Entry:
-    blobs, documents = store.blobs, []
-    ids = Ids(since, [], "", {})
+    """These corpora as one, without its documents."""
+    blobs, ids = store.blobs, Ids(since, [], "", {})
     for entry in entries:
         part, first = store.ids(entry.ids), len(ids.docids)
         if len(part.docids) != entry.count:
             raise ValueError(f"{len(part.docids)} docids for the {entry.count} documents of {entry.name}")
         boundaries = {str(first + int(position)): offsets for position, offsets in part.boundaries.items()}
         ids = Ids(since, ids.docids + part.docids, ids.marks + part.marks, ids.boundaries | boundaries)
-        if entry.documents is not None:
-            opened = store.documents(entry)
-            documents += [(first + position, document) for position, document in opened]
-            opened.close()
     rows = np.concatenate([blobs.arrays(entry.rows)["rows"] for entry in entries])
     words = [blobs.words(entry.words) for entry in entries if entry.words]
     return Entry(
@@ -110,6 +140,5 @@ def _merged(store: Store, entries: Sequence[Entry], *, since: int) -> Entry:
         ids=blobs.put_json(ids._asdict()),
         passages=len(rows) if len(rows) > len(ids.docids) else 0,
         words=blobs.put_words(Postings.concat(words), since=since) if words else None,
-        documents=blobs.put_documents(documents, since=since) if entries[0].documents is not None else None,
         merged=tuple(arrival for entry in entries for arrival in entry.arrivals),
     )

@@ -19,7 +19,8 @@ from promptdsi.corpus.corpus import Corpus, Document, Judgement, Query
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.evaluation.evaluate import load_queries
 from promptdsi.index.blobs import Ids
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.entry import Entry
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.store import Store
 from promptdsi.methods import methods
 from promptdsi.methods.options import current_params, merge_params
@@ -237,10 +238,9 @@ def stored_corpus(store: Store, manifest: Manifest, numbers: Sequence[int]) -> C
     documents: list[Document] = []
     stored: list[dict[str, Any]] = []
     for number, entry in zip(numbers, entries, strict=True):
-        store.check(manifest, {name for name in (entry.documents, entry.queries) if name})
-        opened, deleted = store.documents(entry), set(deleted_positions[number])
-        documents += [document for position, document in opened if position not in deleted]
-        opened.close()
+        store.check(manifest, entry.files("documents") + entry.files("queries"))
+        deleted = set(deleted_positions[number])
+        documents += [document for position, document in store.documents(entry) if position not in deleted]
         stored += store.blobs.list(entry.queries, "queries") if entry.queries else []
     live = {document.docid for document in documents}
     stored = [query for query in stored if query["docid"] in live]

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, permutations
@@ -16,8 +17,9 @@ from pathlib import Path
 
 from promptdsi.errors import DataError
 from promptdsi.index.delete import deleted_docids
+from promptdsi.index.entry import Arrival, Entry
 from promptdsi.index.file_checks import PARTS
-from promptdsi.index.manifest import Arrival, Entry, Manifest
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.results import NothingToPurge
 from promptdsi.index.store import Store
 from promptdsi.wording import suggest
@@ -129,16 +131,16 @@ def _arrival_key(arrival: Arrival) -> CorpusKey:
 
 def _check_shared(store: Store, history: Sequence[Manifest], positions: Positions) -> None:
     """Refuse to erase from a blob what another corpus needs: two that a sync brought at once share it where their contents are equal."""
-    users: dict[str, dict[CorpusKey, Entry]] = {}
+    users: dict[str, dict[CorpusKey, tuple[Entry, set[int]]]] = {}
     for manifest in history:
         for entry in manifest.corpora:
             for part in SHARED:
-                if (name := getattr(entry, part)) is not None:
-                    users.setdefault(name, {})[_key(entry)] = entry
-    for sharing in users.values():
-        for (key, entry), (other_key, other) in permutations(sharing.items(), 2):
-            if alone := positions.get(key, set()) - positions.get(other_key, set()):
-                first, second = (store.docids(each)[min(alone)] for each in (entry, other))
+                for name, inside in _erased_of(entry, part, positions):
+                    users.setdefault(name, {})[_key(entry)] = entry, inside
+    for name, sharing in users.items():
+        for (entry, inside), (other, other_places) in permutations(sharing.values(), 2):
+            if alone := inside - other_places:
+                first, second = (store.docids(each)[_start(each, name) + min(alone)] for each in (entry, other))
                 raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
 
 
@@ -155,10 +157,10 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     for manifest in history:
         for entry in manifest.corpora:
             for part in PARTS if _key(entry) in positions else ("probes",) if erased[_key(entry)[:2]] else ():
-                name = getattr(entry, part)
-                if name is not None and name not in renamed:
-                    store.blobs.check(name, manifest.sizes[name])
-                    renamed[name] = _rewritten(store, entry, part, positions.get(_key(entry), set()), erased[_key(entry)[:2]])
+                for name, inside in _erased_of(entry, part, positions):
+                    if name not in renamed and (inside or part not in SHARED):
+                        store.blobs.check(name, manifest.sizes[name])
+                        renamed[name] = _rewritten(store, entry, part, name, inside, erased[_key(entry)[:2]])
     return {old: new for old, new in renamed.items() if old != new}
 
 
@@ -178,9 +180,9 @@ def _rewrite_statistics(store: Store, history: Iterable[Manifest], renamed: dict
     return {old: new for old, new in rewritten.items() if old != new}
 
 
-def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erased: set[str | None]) -> str:
-    """A blob without the documents at some positions, whose docids, in all parts of the corpus, are `erased`: its name."""
-    blobs, name, since = store.blobs, getattr(entry, part), entry.since
+def _rewritten(store: Store, entry: Entry, part: str, name: str, positions: set[int], erased: set[str | None]) -> str:
+    """A blob without the documents at some positions in it, whose docids, in all parts of the corpus, are `erased`: its name."""
+    blobs, since = store.blobs, entry.since
     ids = store.ids(entry.ids)
     if part in ("rows", "words"):
         starts = [0, *accumulate(ids.passages)]
@@ -196,14 +198,26 @@ def _rewritten(store: Store, entry: Entry, part: str, positions: set[int], erase
     if part == "ids":
         return blobs.put_json(ids.without(positions)._asdict())
     if part == "documents":
-        opened = store.documents(entry)
-        remaining = [(position, document) for position, document in opened if position not in positions]
-        opened.close()
-        return blobs.put_documents(remaining, since=since)
+        with contextlib.closing(store.document_file(name, range(entry.count))) as opened:
+            remaining = [(position, document) for position, document in opened if position not in positions]
+            return blobs.put_documents(remaining, since=opened.since())  # an entry that small corpora were merged into came later
     queries = blobs.list(name, part)
     if part == "probes":
         return blobs.put_list([query for query in queries if not erased.intersection(query["docids"])], since=since)
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
+
+
+def _erased_of(entry: Entry, part: str, positions: Positions) -> list[tuple[str, set[int]]]:
+    """The blobs of a part, each with the positions in it that are to be erased: those of documents may cover a piece of the corpus each."""
+    inside = positions.get(_key(entry), set())
+    if part != "documents":
+        return [(name, inside) for name in entry.files(part)]
+    return [(name, {place - covered.start for place in inside if place in covered}) for name, covered in entry.document_files()]
+
+
+def _start(entry: Entry, name: str) -> int:
+    """The position in a corpus at which one of its blobs begins."""
+    return {file: covered.start for file, covered in entry.document_files()}.get(name, 0)
 
 
 def _check_passages(entry: Entry, count: int, expected: int, path: Path) -> None:

@@ -63,9 +63,8 @@ class Why(NamedTuple):
 class Hit(NamedTuple):
     """One retrieved document. `corpus` is the corpus it arrived with, `since` the generation it arrived in.
 
-    `confidence` is the probability that it is right, None where the index was not calibrated. `passage` is the part of its text that
-    scored, as positions of its first character and the one after its last; None where the document is one passage. `heading` is the one
-    that part stands under, `page` the number of its page, None where the document has no pages.
+    `confidence` is the probability that it is right, None where the index was not calibrated. `passage` is where the part of its text that
+    scored begins and ends, None where the document is one passage; `heading` what that part stands under, `page` the page it is on.
     """
 
     rank: int
@@ -164,7 +163,8 @@ class Report:
     drift: Drift | None = None
     probes: int = 0
     corrections_lost: int = 0  # documents that had learned corrections, and were replaced
-    small_corpora: int = 0  # most of which `prune --merge` would merge
+    merged: int = 0  # small corpora that were then merged, in the generation after it
+    not_merged: str = ""  # why they could not be, although enough had gathered
 
 
 @dataclass(frozen=True)

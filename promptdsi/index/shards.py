@@ -22,9 +22,10 @@ from promptdsi.engine.row_table import RowTable
 from promptdsi.engine.words import WordTable
 from promptdsi.evaluation.evaluate import Ranker
 from promptdsi.index import filters
+from promptdsi.index.entry import Entry
 from promptdsi.index.generation import Generation, Opening
 from promptdsi.index.local_store import LocalPassageStore
-from promptdsi.index.manifest import Entry, Manifest
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.store import Store
 from promptdsi.methods.base import Result
 from promptdsi.model.path import cores
@@ -43,8 +44,8 @@ class ShardGeneration(Generation):
         super().__init__(store, manifest, opening, verified=verified)
 
     def needed_blobs(self) -> set[str]:
-        parts = [(entry.rows, entry.ids, entry.words, entry.documents) for _, entry, _ in self._corpora()]
-        return {name for names in parts for name in names if name} | ({self.manifest.statistics} if self.manifest.statistics else set())
+        parts = [entry.files(part) for _, entry, _ in self._corpora() for part in ("rows", "ids", "words", "documents")]
+        return {name for names in parts for name in names} | ({self.manifest.statistics} if self.manifest.statistics else set())
 
     def _corpora(self) -> list[tuple[int, Entry, int]]:
         """Number, entry and first row of each corpus that has rows in this share."""

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ from promptdsi.errors import DataError, UsageError
 from promptdsi.files import atomic_write, files_in, make_folder, read_plain, remove, sha256_of
 from promptdsi.index.blobs import Blobs, Ids, is_plain
 from promptdsi.index.deltas import bases
-from promptdsi.index.documents import Documents
+from promptdsi.index.documents import Documents, StoredDocuments
+from promptdsi.index.entry import Entry
 from promptdsi.index.file_checks import MOST_MANIFEST, NAME
 from promptdsi.index.lock import is_held, writing
-from promptdsi.index.manifest import Entry, Manifest, PrunedGeneration
+from promptdsi.index.manifest import Manifest, PrunedGeneration
 from promptdsi.index.manifest_files import ManifestFiles
 from promptdsi.index.results import NoIndex
 from promptdsi.index.sealed import FORMAT
@@ -144,10 +146,13 @@ class Store:
         """All committed generations that were not pruned, oldest first."""
         return [generation for generation in self.log() if isinstance(generation, Manifest)]
 
-    def documents(self, entry: Entry, name: str | None = None) -> Documents:
-        """The stored documents of a corpus, which must have some; `name` is their blob where it is not the entry's any more."""
-        assert entry.documents is not None, "nothing of the documents is stored"
-        return Documents(self.blobs.path(name or entry.documents), entry.count)
+    def documents(self, entry: Entry) -> StoredDocuments:
+        """The stored documents of a corpus; there are none where the index stores nothing of them."""
+        return StoredDocuments(partial(self.document_file, *file) for file in entry.document_files())
+
+    def document_file(self, name: str, positions: range) -> Documents:
+        """One file of a corpus's stored documents, opened."""
+        return Documents(self.blobs.path(name), positions)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -20,8 +20,9 @@ from promptdsi.engine.words import WordTable
 from promptdsi.errors import PromptDSIError, UsageError
 from promptdsi.index.arrivals import unique_name
 from promptdsi.index.blobs import Ids
+from promptdsi.index.entry import Arrival, Entry
 from promptdsi.index.generation import Generation, Opening
-from promptdsi.index.manifest import Arrival, Entry, Manifest
+from promptdsi.index.manifest import Manifest
 from promptdsi.index.method_io import model_blobs
 from promptdsi.index.results import Taught, TeachReport
 from promptdsi.index.shards import Cluster
@@ -207,7 +208,9 @@ def _entry(generation: Generation, number: int, arrival: Arrival, lessons: Seque
     if words := _words_of(generation, lessons, [each.words for each in learned]):
         parts["words"] = blobs.put_words(words.parts[0], since=since)
     if origin.documents is not None:
-        _verify(generation, origin.documents)
+        for name, covered in origin.document_files():
+            if any(position in covered for position in positions):
+                _verify(generation, name)
         stored = [(new, generation.document(lesson.number)) for new, lesson in enumerate(lessons)]
         parts["documents"] = blobs.put_documents(
             ((new, document) for new, document in stored if document), since=since, store=manifest.store

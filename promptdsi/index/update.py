@@ -13,10 +13,11 @@ from promptdsi.corpus.corpus import Corpus
 from promptdsi.engine.postings import WordStatistics
 from promptdsi.errors import DataError, PromptDSIError, UsageError
 from promptdsi.index.arrivals import check_corpus, check_dev_queries, corpus_name, select_new, unique_name
+from promptdsi.index.entry import Entry
 from promptdsi.index.file_checks import STORES
 from promptdsi.index.lock import writing
 from promptdsi.index.lookup import lookup_of
-from promptdsi.index.manifest import Entry, Manifest, now
+from promptdsi.index.manifest import Manifest, now
 from promptdsi.index.measurements import Evaluated, estimate_work, measure_drift, measure_training
 from promptdsi.index.method_io import (
     load_method,
@@ -127,7 +128,6 @@ def add(store: Store, corpus: Corpus, options: Options, cluster: Cluster | None 
             manifest = parent.next("add", tombstones=tuple(sorted({*parent.tombstones, *replaced.values()})), **changes)
             report = replace(report, generation=manifest.number, corpus=name, added=len(new), updated=len(replaced))
             report = replace(report, corrections_lost=count_taught(store, parent, replaced.values()))
-            report = replace(report, small_corpora=sum(entry.is_small for entry in manifest.corpora[1:]))
             return commit_trained(store, manifest, method, new, pairs, report, started, options, parent=parent, cluster=cluster)
 
 

@@ -27,11 +27,8 @@ def upgrade(store: Store) -> Manifest:
             raise PromptDSIError(f"{store.folder} stores no text (--store {parent.store}) to take words from; create it anew")
         corpora, words = [], []
         for entry in parent.corpora:
-            assert entry.documents is not None
-            store.blobs.check(entry.documents, parent.sizes[entry.documents])
-            opened = store.documents(entry)
-            documents = dict(opened)
-            opened.close()
+            store.check(parent, entry.files("documents"))
+            documents = dict(store.documents(entry))
             words.append(Postings.build(_stored_texts(store.ids(entry.ids), documents)))
             corpora.append(replace(entry, words=store.blobs.put_words(words[-1], since=entry.since, part=entry.part)))
         params = merge_params(parent.params, {"encoding": {"words": True}})

@@ -15,10 +15,11 @@ from promptdsi.engine.quantized import quantize
 from promptdsi.errors import DataError, PromptDSIError
 from promptdsi.index.deltas import check_whole
 from promptdsi.index.encoder_checks import check_encoder
+from promptdsi.index.entry import Entry
 from promptdsi.index.eval_records import read_record
 from promptdsi.index.file_checks import HASH, NAME
 from promptdsi.index.lock import is_held
-from promptdsi.index.manifest import INCONSISTENT, Entry, Manifest, PrunedGeneration
+from promptdsi.index.manifest import INCONSISTENT, Manifest, PrunedGeneration
 from promptdsi.index.results import Verification
 from promptdsi.index.row_files import stored_codes
 from promptdsi.index.store import FOLDERS, TAGS_FILE, Store
@@ -142,9 +143,7 @@ def _corpus(store: Store, entry: Entry, width: int) -> Iterator[str]:
     if entry.words:
         yield from _words(store, entry, purged)
     if entry.documents is not None:
-        opened = store.documents(entry)
-        stored = {position: document.docid for position, document in opened}
-        opened.close()
+        stored = {position: document.docid for position, document in store.documents(entry)}
         if stored != {position: docid for position, docid in enumerate(ids.docids) if docid is not None}:
             yield "the stored documents are not those of the rows"
 

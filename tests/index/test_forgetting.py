@@ -13,7 +13,7 @@ import small
 
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
 from promptdsi.index import update
-from promptdsi.index.manifest import Entry
+from promptdsi.index.entry import Entry
 from promptdsi.index.store import Store
 
 MARK = "zanzibarquartz"

@@ -99,25 +99,30 @@ def test_killed_at_any_step_leaves_the_old_or_the_new(
     assert seen == {False, True}  # deaths fell on both sides of the commit
 
 
+@pytest.mark.parametrize("what", ["teach", "add"])  # documents move with the one, and stay in their files with the other
 def test_killed_while_small_corpora_are_merged_leaves_the_change_or_the_merged(
-    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What `teach` commits comes before what it merges: each is there whole or not at all."""
+    """What is committed comes before what is merged: each is there whole or not at all."""
     start, place = small.copied(original, tmp_path / "start"), tmp_path / "index"
     index = Index.open(start, device="cpu")
     for name in ("tides", "kilns"):
         index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
     outcomes, counts = [], []
 
-    def teach() -> None:
-        Index.open(place, device="cpu").teach([("a query of somebody", "tides")])
+    def act() -> None:
+        index = Index.open(place, device="cpu")
+        if what == "add":
+            index.add(Corpus([Document("looms", "A short note on looms and water.")], name="looms"))
+        else:
+            index.teach([("a query of somebody", "tides")])
 
     for fan in (100, 3):  # a third small corpus comes, and with the lower number all three are merged
         monkeypatch.setattr(merge_corpora, "FAN", fan)
         begin("teach", start, place)
         with monkeypatch.context() as patch:
             counted = Faults().install(patch)
-            teach()
+            act()
         outcomes.append(outcome(place))
         counts.append(counted.count)
     changed, merged = outcomes
@@ -128,7 +133,7 @@ def test_killed_while_small_corpora_are_merged_leaves_the_change_or_the_merged(
         with monkeypatch.context() as patch:
             Faults(at=step).install(patch)
             with pytest.raises(Died):
-                teach()
+                act()
         result = outcome(place)
         assert result in (changed, merged), f"neither changed nor merged after dying at {counted.log[step - 1]} ({step})"
         seen.add(result == merged)

@@ -16,11 +16,13 @@ from hypothesis import given
 
 from promptdsi import DataError, Index, PromptDSIError
 from promptdsi.index.deltas import bases
-from promptdsi.index.manifest import Entry, Manifest, PrunedGeneration
+from promptdsi.index.entry import Entry
+from promptdsi.index.manifest import Manifest, PrunedGeneration
 from promptdsi.index.manifest_files import ManifestFiles
 from promptdsi.index.store import Store
 
-ACTIONS = ["add", "add two", "replace", "delete", "undelete", "rollback", "purge", "prune"]
+ACTIONS = ["add", "add two", "merge", "replace", "delete", "undelete", "rollback", "purge", "prune"]
+OTHER = f"{0:064x}.sqlite"  # a file that no index has
 MOST_BYTES = 6_000  # of a generation's manifest, on average
 
 
@@ -61,8 +63,14 @@ class Model:
         self.counter += 1
         newest, total = self.newest, sum(each.count for each in self.newest.corpora)
         new = newest.next(action, event={})
-        if action.startswith("add"):
-            self.commit(grown(new, *(entry(10 * self.current + number) for number in range(1 + (action != "add")))))
+        if action.startswith("add") or (action == "merge" and len(newest.corpora) < 3):
+            self.commit(grown(new, *(entry(10 * self.current + number) for number in range(1 + (action == "add two")))))
+        elif action == "merge":
+            *others, first, last = newest.corpora
+            files = [(name, covered.start) for name, covered in first.document_files()]
+            files += [(name, first.count + covered.start) for name, covered in last.document_files()]
+            merged = replace(entry(10 * self.current), count=first.count + last.count, documents=tuple(files))
+            self.commit(grown(replace(new, corpora=tuple(others)), merged))
         elif action == "replace":
             place = choice % len(newest.corpora)
             rows = f"{self.counter:062x}0e.safetensors"
@@ -143,6 +151,28 @@ def test_many_generations_take_few_bytes_and_few_files(original: Path, tmp_path:
     model.files.content = lambda number: [opened.append(model.files.path(number)), content(number)][1]  # type: ignore[assignment, func-returns-value]
     model.files.read(63)  # 111111 in binary
     assert [int(path.stem) for path in opened] == [63, 62, 60, 56, 48, 32]
+
+
+@pytest.mark.parametrize(
+    ("documents", "says"),
+    [
+        ({}, "documents is an object"),
+        ([["x", 1]], "documents.0.name is 'x'"),
+        ([[OTHER, -1]], "documents.0.position is -1"),
+        ([[OTHER, 0, 2]], "documents.0 is a list, expected a list of 2"),
+        ([], "files of documents do not follow each other"),
+        ([[OTHER, 1]], "files of documents do not follow each other"),
+        ([[OTHER, 0], [OTHER, 2], [OTHER, 1]], "files of documents do not follow each other"),
+        ([[OTHER, 0], [OTHER, 10**6]], "files of documents do not follow each other"),
+        ([[OTHER, 0], [OTHER, 1]], "sizes has none of 0000"),
+    ],
+)
+def test_wrong_files_of_documents_are_one_sentence(documents: Any, says: str, original: Path, tmp_path: Path) -> None:
+    place = small.copied(original, tmp_path / "index")
+    forged.in_full(place)
+    forged.manifest(place, lambda content: content["corpora"][0].update({"documents": documents}))
+    with pytest.raises(DataError, match=says):
+        Index.open(place)
 
 
 @pytest.fixture

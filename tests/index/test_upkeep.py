@@ -18,10 +18,15 @@ from promptdsi import Corpus, DataError, Document, Index, PromptDSIError, UsageE
 from promptdsi.engine.postings import SMALL_POSTINGS
 from promptdsi.engine.quantized import SMALL_BLOCK
 from promptdsi.index import merge_corpora
-from promptdsi.index.manifest import SMALL, Manifest, PrunedGeneration
+from promptdsi.index.blobs import Blobs
+from promptdsi.index.documents import Documents
+from promptdsi.index.entry import SMALL
+from promptdsi.index.manifest import Manifest, PrunedGeneration
+from promptdsi.index.results import Report
 from promptdsi.index.store import Store
 
 GENERATIONS = 9
+QUERIES = [*small.QUERIES, "which note is about tea"]
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +183,42 @@ def test_what_sync_adds_is_merged_in_generations_of_their_own(original: Path, tm
     assert indexes[0].locate("notes/9.txt") is None and indexes[0].locate("notes/8.txt")
 
 
+def test_what_add_adds_is_merged_and_no_document_of_the_past_is_opened(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    merged, apart = (Index.open(small.copied(original, tmp_path / name), device="cpu") for name in ("merged", "apart"))
+    read: list[str] = []
+    connect, check = Documents._connect, Blobs.check
+    monkeypatch.setattr(Documents, "_connect", lambda self: [read.append(self.path.name), connect(self)][1])
+    monkeypatch.setattr(Blobs, "check", lambda self, name, size: [read.append(name), check(self, name, size)][1])
+    merges, files = [], [name for entry in merged.manifest.corpora for name in entry.files("documents")]
+    for number in range(10):
+        read.clear()
+        merges.append(added_alone(merged, 1, first=number)[0].merged)
+        assert not read or set(files).isdisjoint(read)
+        files += set(merged.manifest.corpora[-1].files("documents")).difference(files)
+    assert merges == [0, 0, 3, 0, 0, 3, 0, 0, 3, 3]
+    entry = merged.manifest.corpora[-2]
+    assert entry.files("documents") == files[2:-1] and [len(covered) for _, covered in entry.document_files()] == [1] * 9
+    monkeypatch.setattr(merge_corpora, "FAN", 100)
+    added_alone(apart, 10)
+    index = Index.open(merged.path, device="cpu")
+    for hits, expected in zip(index.search(QUERIES, k=100), apart.search(QUERIES, k=100), strict=True):
+        assert [(*hit[:4], hit.snippet) for hit in hits] == [(*hit[:4], hit.snippet) for hit in expected]
+    assert {hit.docid for hit in index.search("water", k=100, where="title=")} >= {"note-4"}
+    assert index.get("note-4").text == apart.get("note-4").text and index.verify().problems == []
+    index.teach([("a query of somebody", "note-5")])
+    assert index.rollback().kind == "rollback"
+    index.purge("note-4")
+    assert b"Note number 4 is" not in everything(index.path) and b"Note number 5 is" in everything(index.path)
+    assert index.get("note-5").text == apart.get("note-5").text and index.verify().problems == []
+    assert Index.open(index.path, at=10, device="cpu").locate("note-5") and len(index.manifest.corpora[-2].document_files()) == 9
+    assert index.prune(merge=True).merged == 3 and len(index.manifest.corpora[-1].document_files()) == 1
+    assert index.prune(merge=True).merged == 0
+    assert index.get("note-5").text == apart.get("note-5").text and index.verify().problems == []
+
+
 def test_a_sync_stands_where_merging_fails(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_corpora, "FAN", 3)
     monkeypatch.setattr(merge_corpora, "_merged", full_disk)
@@ -203,8 +244,8 @@ def test_what_changes_nothing_merges_nothing(original: Path, tmp_path: Path, mon
     assert index.sync(notes, dry_run=True).added == ["notes/0.txt"] and index.generation == before
     report = index.sync(notes)
     assert (report.generation, report.merged, index.generation) == (before + 1, 4, before + 2)
-    added_alone(index, 3, first=3)
-    assert index.sync(notes).unchanged == 1 and index.generation == before + 5
+    added_alone(index, 2, first=3)
+    assert index.sync(notes).unchanged == 1 and index.generation == before + 4
 
 
 def test_small_corpora_are_merged_on_both_sides_of_those_that_cannot_be(
@@ -225,9 +266,9 @@ def test_what_is_small_is_what_opening_copies() -> None:
     assert SMALL == SMALL_BLOCK == SMALL_POSTINGS
 
 
-def added_alone(index: Index, count: int, first: int = 0) -> None:
-    for number in range(first, first + count):
-        index.add(Corpus([Document(f"note-{number}", f"Note number {number} is about tea and kilns.")], name=f"note {number}"))
+def added_alone(index: Index, count: int, first: int = 0) -> list[Report]:
+    notes = [Document(f"note-{number}", f"Note number {number} is about tea and kilns.") for number in range(first, first + count)]
+    return [index.add(Corpus([note], name=note.docid)) for note in notes]
 
 
 def full_disk(*_: Any, **__: Any) -> None:

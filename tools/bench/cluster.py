@@ -54,8 +54,8 @@ def build(place: Path, count: int) -> None:
     from promptdsi.corpus.passages import PIECE
     from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
+    from promptdsi.index.entry import Entry
     from promptdsi.index.file_checks import HASH
-    from promptdsi.index.manifest import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, effort="quick", offline=True, device="cpu").store

@@ -2,10 +2,10 @@
 
     python -m tools.bench.generations          # writes docs/results/bench-generations.{json,md}
 
-Generations are made as `add` makes them, each with files of its own, or as `sync` does, which merges small corpora by itself; the
-first are then merged by `prune --merge`. A tenth of the generations delete a document. Rows are synthetic: opening and committing do not
-care what they mean. "Adding" is `promptdsi add --fast` of one document from Python, its report included; "opening" is `Index.open` in a
-process of its own, imports apart, with every checksum verified. The file cache is warm.
+Generations are made as `add` and as `sync` make them: both merge small corpora by themselves, `add` without their documents, which it
+does not open. Those of `add` are then merged by `prune --merge`. A tenth of the generations delete a document. Rows are synthetic:
+opening and committing do not care what they mean. "Adding" is `promptdsi add --fast` of one document from Python, its report included;
+"opening" is `Index.open` in a process of its own, imports apart, with every checksum verified. The file cache is warm.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place_of = {name: Path(folder) / name for name in ("one", "by sync", "by add")}
         build(place_of["one"], 2)
-        build(place_of["by sync"], GENERATIONS, merge=True)
-        commits = build(place_of["by add"], GENERATIONS)
+        build(place_of["by sync"], GENERATIONS)
+        commits = build(place_of["by add"], GENERATIONS, documents=False)
         many = f"{GENERATIONS:,} generations"
         rows = {"one generation": {"index": "one generation"} | measure(place_of["one"])}
         rows |= {f"{many}, {kind}": {"index": f"{many}, {kind}"} | measure(place_of[kind]) for kind in ("by sync", "by add")}
@@ -92,10 +92,11 @@ def timed(action: Any) -> float:
     return time.perf_counter() - started
 
 
-def build(place: Path, generations: int, *, merge: bool = False) -> tuple[float, float]:
+def build(place: Path, generations: int, *, documents: bool = True) -> tuple[float, float]:
     """A real index of two documents and synthetic ones behind it: one for each generation, or all in the second.
 
-    The milliseconds of a commit among the first and the last hundred; its four blobs are written as well.
+    Without `documents` theirs are not merged. The milliseconds of a commit among the first and the last hundred; its four blobs are
+    written as well.
     """
     import numpy as np
 
@@ -105,19 +106,18 @@ def build(place: Path, generations: int, *, merge: bool = False) -> tuple[float,
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, effort="quick", offline=True, device="cpu").store
     numbers = [number for number in range(2, GENERATIONS + 1) if number % DELETION]
-    documents = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in numbers]
-    vectors = np.random.default_rng(0).standard_normal((len(documents), 384), np.float32)
+    texts = [Document(f"synthetic-{number}", f"Some text of document {number}. " * 12, f"Title {number}") for number in numbers]
+    vectors = np.random.default_rng(0).standard_normal((len(texts), 384), np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     if generations == 2:
-        commit(store, documents, vectors)
+        commit(store, texts, vectors)
         return 0.0, 0.0
     seconds = []
     for number in range(2, generations + 1):
         place_of = bisect.bisect_left(numbers, number)
         several = slice(place_of, place_of + 1) if number % DELETION else slice(0)
-        seconds.append(timed(partial(commit, store, documents[several], vectors[several])))
-        if merge:
-            merge_gathered(store)
+        seconds.append(timed(partial(commit, store, texts[several], vectors[several])))
+        merge_gathered(store, documents=documents)
     return round(1000 * statistics.mean(seconds[:100]), 1), round(1000 * statistics.mean(seconds[-100:]), 1)
 
 
@@ -126,7 +126,7 @@ def commit(store: Store, documents: Sequence[Document], rows: Any) -> None:
     from promptdsi.corpus.corpus import whole_text
     from promptdsi.engine.postings import Postings
     from promptdsi.index.blobs import Ids
-    from promptdsi.index.manifest import Entry
+    from promptdsi.index.entry import Entry
 
     parent = store.manifest()
     since = parent.number + 1

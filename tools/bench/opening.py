@@ -90,7 +90,7 @@ def build(place: Path, documents: int) -> None:
     from promptdsi.corpus.corpus import whole_text
     from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
-    from promptdsi.index.manifest import Entry
+    from promptdsi.index.entry import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, effort="quick", offline=True, device="cpu").store

@@ -53,7 +53,7 @@ def build(place: Path, rows: int) -> Path:
     """An index with a real encoder and synthetic rows, no words; it stores no texts, so that only the search is measured."""
     from promptdsi import Corpus, Document, Index
     from promptdsi.index.blobs import Ids
-    from promptdsi.index.manifest import Entry
+    from promptdsi.index.entry import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(place, first, effort="quick", words=False, store="none", offline=True, device="cpu").store

@@ -87,7 +87,7 @@ def build(folder: Path, count: int) -> None:
     from promptdsi.corpus.split_words import split_words
     from promptdsi.engine.postings import Postings, WordStatistics
     from promptdsi.index.blobs import Ids
-    from promptdsi.index.manifest import Entry
+    from promptdsi.index.entry import Entry
 
     first = Corpus([Document("tea", "Tea is brewed with water."), Document("bats", "Bats hear their way.")])
     store = Index.create(folder / "index", first, effort="quick", offline=True, device="cpu").store

@@ -54,6 +54,7 @@ def originals(folder: Path) -> list[Path]:
     import small
 
     from promptdsi import Corpus, Document
+    from promptdsi.index import merge_corpora
 
     corpora = small.stream()
     backbone = small.backbone(folder / "backbone", corpora)
@@ -65,6 +66,10 @@ def originals(folder: Path) -> list[Path]:
     for name in ("tides", "kilns"):
         index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
     index.prune(merge=True)
+    fan, merge_corpora.FAN = merge_corpora.FAN, 2
+    index.add(Corpus([Document("looms", "A short note on looms and water.")], name="looms"))
+    merge_corpora.FAN = fan
+    assert len(index.manifest.corpora[-1].document_files()) > 1, "no corpus has several files of documents"
     index.delete(corpora[0].documents[0].docid)
     index.delete(corpora[0].documents[1].docid)
     index.rollback()
