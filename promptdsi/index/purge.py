@@ -131,16 +131,16 @@ def _arrival_key(arrival: Arrival) -> CorpusKey:
 
 def _check_shared(store: Store, history: Sequence[Manifest], positions: Positions) -> None:
     """Refuse to erase from a blob what another corpus needs: two that a sync brought at once share it where their contents are equal."""
-    users: dict[str, dict[CorpusKey, tuple[Entry, set[int]]]] = {}
+    users: dict[str, dict[tuple[CorpusKey, int], tuple[Entry, set[int]]]] = {}
     for manifest in history:
         for entry in manifest.corpora:
             for part in SHARED:
-                for name, inside in _erased_of(entry, part, positions):
-                    users.setdefault(name, {})[_key(entry)] = entry, inside
-    for name, sharing in users.items():
-        for (entry, inside), (other, other_places) in permutations(sharing.values(), 2):
-            if alone := inside - other_places:
-                first, second = (store.docids(each)[_start(each, name) + min(alone)] for each in (entry, other))
+                for name, start, inside in _erased_of(entry, part, positions):
+                    users.setdefault(name, {})[_key(entry), start] = entry, inside
+    for sharing in users.values():
+        for ((_, start), (entry, inside)), ((_, other_start), (other, other_inside)) in permutations(sharing.items(), 2):
+            if alone := inside - other_inside:
+                first, second = (store.docids(entry)[start + min(alone)], store.docids(other)[other_start + min(alone)])
                 raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
 
 
@@ -157,7 +157,7 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     for manifest in history:
         for entry in manifest.corpora:
             for part in PARTS if _key(entry) in positions else ("probes",) if erased[_key(entry)[:2]] else ():
-                for name, inside in _erased_of(entry, part, positions):
+                for name, _, inside in _erased_of(entry, part, positions):
                     if name not in renamed and (inside or part not in SHARED):
                         store.blobs.check(name, manifest.sizes[name])
                         renamed[name] = _rewritten(store, entry, part, name, inside, erased[_key(entry)[:2]])
@@ -207,17 +207,12 @@ def _rewritten(store: Store, entry: Entry, part: str, name: str, positions: set[
     return blobs.put_list([query for query in queries if query["docid"] not in erased], since=since)
 
 
-def _erased_of(entry: Entry, part: str, positions: Positions) -> list[tuple[str, set[int]]]:
-    """The blobs of a part, each with the positions in it that are to be erased: those of documents may cover a piece of the corpus each."""
+def _erased_of(entry: Entry, part: str, positions: Positions) -> list[tuple[str, int, set[int]]]:
+    """The blobs of a part: the position each begins at in the corpus, as those of documents do, and the positions in it to be erased."""
     inside = positions.get(_key(entry), set())
     if part != "documents":
-        return [(name, inside) for name in entry.files(part)]
-    return [(name, {place - covered.start for place in inside if place in covered}) for name, covered in entry.document_files()]
-
-
-def _start(entry: Entry, name: str) -> int:
-    """The position in a corpus at which one of its blobs begins."""
-    return {file: covered.start for file, covered in entry.document_files()}.get(name, 0)
+        return [(name, 0, inside) for name in entry.files(part)]
+    return [(name, each.start, {place - each.start for place in inside if place in each}) for name, each in entry.document_files()]
 
 
 def _check_passages(entry: Entry, count: int, expected: int, path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import small
 
 from promptdsi import Corpus, DataError, Document, Index, Judgement, PromptDSIError, Query
-from promptdsi.index import update
+from promptdsi.index import merge_corpora, update
 from promptdsi.index.entry import Entry
 from promptdsi.index.store import Store
 
@@ -128,6 +128,22 @@ def test_purge_erases_from_the_right_folder_of_a_sync(tmp_path: Path, backbone: 
     with pytest.raises(DataError, match=r"'here/same.txt' and 'there/same.txt' arrived together with the same text: purge both"):
         index.purge("here/same.txt")
     assert index.purge(["here/same.txt", "there/same.txt"]).event == {"documents": 2} and not index.verify().problems
+
+
+def test_purge_erases_what_merged_corpora_share(tmp_path: Path, backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Corpora with equal texts share files; merged by an `add`, they no longer do, but the generations before it stay."""
+    index = small.create(tmp_path / "index", Corpus([Document("own", "A document of its own.")], name="own"), backbone, effort="quick")
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same.txt").write_text("The same lantern twice.")
+    index.sync([tmp_path / "here", tmp_path / "there"])
+    monkeypatch.setattr(merge_corpora, "FAN", 3)
+    assert index.add(Corpus([Document("kept", "Another lantern.")], name="kept")).merged == 3
+    for docid in ("here/same.txt", "there/same.txt"):
+        with pytest.raises(DataError, match=r"'.*/same.txt' and '.*/same.txt' arrived together with the same text: purge both"):
+            index.purge(docid)
+    assert index.purge(["here/same.txt", "there/same.txt"]).event == {"documents": 2} and not index.verify().problems
+    assert b"lantern twice" not in bytes_of(tmp_path / "index") and index.get("kept").text == "Another lantern."
 
 
 def test_every_version_of_a_document_is_counted(tmp_path: Path, backbone: str) -> None:
