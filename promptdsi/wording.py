@@ -7,7 +7,9 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
-NOUNS = {"queries": "query"} | {f"{noun}s": noun for noun in ("chapter", "document", "file", "folder", "judgement", "link", "pair", "text")}
+NOUNS = {"queries": "query", "corpora": "corpus"} | {
+    f"{noun}s": noun for noun in ("chapter", "document", "file", "folder", "judgement", "link", "pair", "text")
+}
 VERBS = {"are": "is", "were": "was", "have": "has", "name": "names", "serve": "serves"}
 MOST_COMPARED = 5000  # names whose spelling is compared, pair by pair
 LEAST_SIMILAR, LEAST_SIMILAR_STEM = 0.8, 0.6

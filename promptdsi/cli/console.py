@@ -15,7 +15,7 @@ import typer
 
 from promptdsi.corpus.corpus import Corpus, ReadNotes
 from promptdsi.progress import Progress, shown, silent
-from promptdsi.wording import counted
+from promptdsi.wording import agreeing, counted
 
 if TYPE_CHECKING:
     from promptdsi.index.index import Index
@@ -171,8 +171,8 @@ def corrections_lost(count: int) -> list[str]:
 def merged_corpora(report: Report | SyncReport | TeachReport) -> list[str]:
     """What became of the small corpora that a change added to, if enough had gathered to be merged."""
     if report.not_merged:
-        return [f"its small corpora could not be merged: {report.not_merged}"]
-    return [f"{report.merged:,} small corpora merged, in generation {report.generation + 1}"] if report.merged else []
+        return [f"the small corpora of the index could not be merged: {report.not_merged}"]
+    return [agreeing(report.merged, "small corpora of the index were merged, in a generation of its own")] if report.merged else []
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,7 @@ from promptdsi.cli.console import IndexPath, Json, Output, open_index, print_jso
 from promptdsi.cli.delete_command import describe_erased
 from promptdsi.errors import PromptDSIError
 from promptdsi.files import sha256_of
-from promptdsi.wording import counted
+from promptdsi.wording import agreeing, counted
 
 if TYPE_CHECKING:
     from promptdsi.index.manifest import Manifest, PrunedGeneration
@@ -112,7 +112,7 @@ def _describe(event: dict[str, Any]) -> str:
     if "to" in event:
         return f"back to {event['to']}"
     if "generations" in event:
-        merged = [f"{event['merged']:,} small corpora merged"] if event.get("merged") else []
+        merged = [agreeing(event["merged"], "small corpora merged")] if event.get("merged") else []
         return ", ".join([*([f"{counted(event['generations'], 'generation')} dropped"] if event["generations"] else []), *merged])
     if "documents" in event:
         return describe_erased(event)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from promptdsi.cli.console import IndexPath, Output, open_index
-from promptdsi.wording import counted
+from promptdsi.wording import agreeing, counted
 
 
 def prune(
@@ -25,6 +25,6 @@ def prune(
     report = open_index(index).prune(keep=keep, older_than=older_than, merge=merge, dry_run=dry_run, progress=output.progress)
     would = "would be " if dry_run else ""
     dropped = f"{counted(len(report.pruned), 'generation')} {would}dropped ({report.bytes / 1e6:,.1f} MB), {len(report.left):,} left"
-    merged = f"; {report.merged:,} small corpora {would}merged" if report.merged else ""
+    merged = f"; {agreeing(report.merged, f'small corpora {would}merged')}" if report.merged else ""
     sentence = f"{index}: {dropped}{merged}" if report.pruned or report.merged else f"{index}: nothing to drop"
     output.result(report._asdict() | {"dry_run": dry_run}, sentence)

@@ -162,9 +162,10 @@ def _entries(contents: Collection[dict[str, Any]]) -> list[Entry]:
         for content, arrivals, documents in zip(contents, merged, files, strict=True)
     ]
     for entry in entries:
-        covered = [positions for _, positions in entry.document_files()]
-        if isinstance(entry.documents, tuple) and not (covered and covered[0].start == 0 and all(covered)):
-            raise ValueError("files of documents do not follow each other")
+        if isinstance(entry.documents, tuple):
+            covered = [positions for _, positions in entry.document_files]
+            if not covered or covered[0].start or not all(covered):
+                raise ValueError("files of documents do not follow each other")
         if entry.merged and (
             sum(arrival.documents for arrival in entry.merged) != entry.count
             or any(arrival.part or arrival.since > entry.since for arrival in entry.merged)

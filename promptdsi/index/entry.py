@@ -82,9 +82,15 @@ class Entry:
 
     @property
     def is_small(self) -> bool:
-        """Whether it may be merged with others: few rows, and nothing left to do or to measure."""
-        return self.row_count < SMALL and not (self.fast or self.probes or self.queries or self.part)
+        """Whether it may be merged with others."""
+        return self.is_settled and self.row_count < SMALL
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to do with it or to measure by it, and it is no part of another."""
+        return not (self.fast or self.probes or self.queries or self.part)
+
+    @cached_property
     def document_files(self) -> list[tuple[str, range]]:
         """The files of the stored documents, each with the positions it covers; none where nothing of them is stored."""
         files = self.documents or ()
@@ -95,7 +101,7 @@ class Entry:
     def files(self, part: str) -> list[str]:
         """The blobs of a part: none, one, or several of documents."""
         if part == "documents":
-            return [name for name, _ in self.document_files()]
+            return [name for name, _ in self.document_files]
         return [name] if (name := getattr(self, part)) is not None else []
 
     def blobs(self) -> Iterator[str]:

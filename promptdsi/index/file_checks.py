@@ -58,7 +58,7 @@ number, count = integer(1, MOST_GENERATIONS), integer(0, MOST_DOCUMENTS)
 
 
 def numbers(value: Any) -> None:
-    """A list of numbers of rows or documents; checked as a integer, since there may be millions."""
+    """A list of numbers of rows or documents; checked all at once, since there may be millions."""
     if type(value) is not list or set(map(type, value)) - {int} or (value and not 0 <= min(value) <= max(value) <= MOST_ROWS):
         raise ValueError(f" is {shown(value)}, expected a list of whole numbers from 0 to {MOST_ROWS}")
 
@@ -71,7 +71,7 @@ def ranks(value: Any) -> None:
 
 
 def blob_sizes(value: Any) -> None:
-    """Sizes by blob; checked as a integer, since a thousand generations have a thousand times as many."""
+    """Sizes by blob; checked all at once, since a thousand generations have a thousand times as many."""
     if type(value) is not dict or len(value) > MOST_BLOBS or set(map(type, value.values())) - {int}:
         raise ValueError(f" is {shown(value)}, expected the sizes of blobs")
     if wrong := [name for name in value if not NAME.fullmatch(name)]:

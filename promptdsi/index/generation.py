@@ -228,10 +228,10 @@ class Generation:
     def document(self, number: int) -> Document | None:
         """What is stored of a document, by its number: None where nothing is."""
         entry, corpus, position = self.corpus_of(number)
-        files = entry.document_files()
+        files = entry.document_files
         if not files:
             return None
-        file = bisect.bisect_right([positions.start for _, positions in files], position) - 1
+        file = bisect.bisect_right(files, position, key=lambda named: named[1].start) - 1
         with self._lock:
             documents = self._documents.pop((corpus, file), None) or self._document_file(corpus, file)
             self._documents[corpus, file] = documents  # the most recently used is the last to be closed
@@ -241,11 +241,11 @@ class Generation:
 
     def stored(self, number: int) -> StoredDocuments:
         """The stored documents of a corpus, not those that are open already."""
-        count = len(self.manifest.corpora[number].document_files())
+        count = len(self.manifest.corpora[number].document_files)
         return StoredDocuments(partial(self._document_file, number, file) for file in range(count))
 
     def _document_file(self, number: int, file: int) -> Documents:
-        name, positions = self.manifest.corpora[number].document_files()[file]
+        name, positions = self.manifest.corpora[number].document_files[file]
         return self.store.document_file(self._blob(name, number, "documents", file), positions)
 
     def get(self, docid: str) -> Document:

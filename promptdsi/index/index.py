@@ -241,6 +241,7 @@ class Index(IndexUpkeep):
         """
         from promptdsi.index.merge_corpora import merge_gathered
 
+        self._committed(report)  # so that the change is seen here even if merging is interrupted
         try:
             report = replace(report, merged=merge_gathered(self.store, documents=documents))
         except results.Busy:

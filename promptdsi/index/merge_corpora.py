@@ -1,19 +1,19 @@
-"""Merging small corpora: their rows, ids, words and documents move into one file of each kind, bit for bit.
+"""Merging small corpora: their rows, ids and words, and mostly their documents, move into one file of each kind, bit for bit.
 
 A thousand additions of a document each leave four thousand files, and opening them takes longer than reading them. Which documents arrived
 together, when and from where, stays in the manifest (`Entry.merged`). The files of the small corpora stay until the generations that
 need them are pruned.
 
 `prune --merge` merges all that are small. `add`, `sync` and `teach` merge those of a size once enough have gathered: after their commit, in
-a generation of its own, so that the change itself touches no old file. After `add` the documents stay in their files, of which the merged
-corpus then has several: an addition opens no document of the past, and it is rows, ids and words that opening an index reads.
+a generation of its own, so that the change itself touches no old file. `add` leaves documents in their files, so that it opens none of
+the past: the merged corpus then has several, which the next `prune --merge` makes one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from promptdsi.index.store import Store
 from promptdsi.progress import Progress, silent
 
 MOST_MERGED = 500_000  # rows of a merged corpus
+MOST_ARRIVALS = 20_000  # in a merged corpus: each is listed in the manifest
 FAN = 32  # corpora of a size are merged by themselves when there are so many, those merged from them when so many of these are
 
 
@@ -83,28 +84,30 @@ def merge_corpora(
 
 
 def mergeable(manifest: Manifest) -> list[range]:
-    """The numbers of small corpora that can be merged, D0 and those with something left to do or to measure by apart.
+    """The numbers of small corpora that can be merged, except D0 and corpora still untrained or with stored queries or probes.
 
-    One alone is among them where its documents are in several files.
+    One alone is among them where its documents are in several files, whatever its size.
     """
-    single = [part.start for part in manifest.parts()[1:] if len(part) == 1]  # parts of a large corpus stay apart
-    small = [number for number in single if manifest.corpora[number].is_small]
-    runs = []
-    for _, group in groupby(enumerate(small), key=lambda pair: pair[1] - pair[0]):
-        numbers, rows = [number for _, number in group], 0
-        first = numbers[0]
-        for number in numbers:
-            rows += manifest.corpora[number].row_count
-            if rows > MOST_MERGED:
-                runs.append(range(first, number))
-                first, rows = number, manifest.corpora[number].row_count
-        runs.append(range(first, numbers[-1] + 1))
-    return [run for run in runs if len(run) > 1 or isinstance(manifest.corpora[run.start].documents, tuple)]
+    corpora = manifest.corpora
+    single = (part.start for part in manifest.parts()[1:] if len(part) == 1)  # parts of a large corpus stay apart
+    settled = (number for number in single if corpora[number].is_settled)
+    runs: list[range] = []
+    rows = arrivals = 0
+    for number in (number for number in settled if corpora[number].is_small or isinstance(corpora[number].documents, tuple)):
+        entry, last = corpora[number], corpora[number - 1]
+        rows, arrivals = rows + entry.row_count, arrivals + len(entry.arrivals)
+        similar = entry.is_small and last.is_small and (entry.documents is None) == (last.documents is None)
+        if runs and runs[-1].stop == number and similar and rows <= MOST_MERGED and arrivals <= MOST_ARRIVALS:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+            rows, arrivals = entry.row_count, len(entry.arrivals)
+    return [run for run in runs if len(run) > 1 or isinstance(corpora[run.start].documents, tuple)]
 
 
 def _document_files(entries: Sequence[Entry]) -> tuple[tuple[str, int], ...] | None:
     """The files of all their documents, each with the position that it begins at when they are one corpus."""
-    placed = [(name, first + covered.start) for entry, first in _placed(entries) for name, covered in entry.document_files()]
+    placed = [(name, first + covered.start) for entry, first in _placed(entries) for name, covered in entry.document_files]
     return tuple(placed) or None
 
 

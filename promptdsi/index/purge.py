@@ -9,10 +9,11 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, permutations
+from itertools import accumulate
 from pathlib import Path
 
 from promptdsi.errors import DataError
@@ -121,6 +122,11 @@ def _corpora(history: Iterable[Manifest]) -> Iterable[Entry]:
     return {_key(entry): entry for manifest in history for entry in manifest.corpora}.values()
 
 
+def _versions(history: Iterable[Manifest]) -> dict[Entry, Manifest]:
+    """Each corpus once with every blob it ever had, and a generation that has it so: training replaces blobs."""
+    return {entry: manifest for manifest in history for entry in manifest.corpora}
+
+
 def _key(entry: Entry) -> CorpusKey:
     return entry.since, entry.name, entry.part
 
@@ -131,17 +137,15 @@ def _arrival_key(arrival: Arrival) -> CorpusKey:
 
 def _check_shared(store: Store, history: Sequence[Manifest], positions: Positions) -> None:
     """Refuse to erase from a blob what another corpus needs: two that a sync brought at once share it where their contents are equal."""
-    users: dict[str, dict[tuple[CorpusKey, int], tuple[Entry, set[int]]]] = {}
-    for manifest in history:
-        for entry in manifest.corpora:
-            for part in SHARED:
-                for name, start, inside in _erased_of(entry, part, positions):
-                    users.setdefault(name, {})[_key(entry), start] = entry, inside
-    for sharing in users.values():
-        for ((_, start), (entry, inside)), ((_, other_start), (other, other_inside)) in permutations(sharing.items(), 2):
-            if alone := inside - other_inside:
-                first, second = (store.docids(entry)[start + min(alone)], store.docids(other)[other_start + min(alone)])
-                raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
+    users: dict[str, tuple[Entry, int, set[int]]] = {}  # the first of each blob; all others must erase the same
+    for entry in _versions(history):
+        for part in SHARED:
+            for name, start, inside in _erased_of(entry, part, positions):
+                other, other_start, other_inside = users.setdefault(name, (entry, start, inside))
+                if differing := inside ^ other_inside:
+                    place = min(differing)
+                    first, second = store.docids(other)[other_start + place], store.docids(entry)[start + place]
+                    raise DataError(f"{first!r} and {second!r} arrived together with the same text: purge both", path=store.folder)
 
 
 def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positions) -> dict[str, str]:
@@ -154,13 +158,12 @@ def _rewrite_blobs(store: Store, history: Iterable[Manifest], positions: Positio
     for entry in _corpora(history):
         docids = store.docids(entry) if _key(entry) in positions else []
         erased.setdefault(_key(entry)[:2], set()).update(docids[position] for position in positions.get(_key(entry), ()))
-    for manifest in history:
-        for entry in manifest.corpora:
-            for part in PARTS if _key(entry) in positions else ("probes",) if erased[_key(entry)[:2]] else ():
-                for name, _, inside in _erased_of(entry, part, positions):
-                    if name not in renamed and (inside or part not in SHARED):
-                        store.blobs.check(name, manifest.sizes[name])
-                        renamed[name] = _rewritten(store, entry, part, name, inside, erased[_key(entry)[:2]])
+    for entry, manifest in _versions(history).items():
+        for part in PARTS if _key(entry) in positions else ("probes",) if erased[_key(entry)[:2]] else ():
+            for name, _, inside in _erased_of(entry, part, positions):
+                if name not in renamed and (inside or part not in SHARED):
+                    store.blobs.check(name, manifest.sizes[name])
+                    renamed[name] = _rewritten(store, entry, part, name, inside, erased[_key(entry)[:2]])
     return {old: new for old, new in renamed.items() if old != new}
 
 
@@ -208,11 +211,15 @@ def _rewritten(store: Store, entry: Entry, part: str, name: str, positions: set[
 
 
 def _erased_of(entry: Entry, part: str, positions: Positions) -> list[tuple[str, int, set[int]]]:
-    """The blobs of a part: the position each begins at in the corpus, as those of documents do, and the positions in it to be erased."""
+    """For each blob of a part: its name, where it begins in the corpus, and which of its positions to erase."""
     inside = positions.get(_key(entry), set())
     if part != "documents":
         return [(name, 0, inside) for name in entry.files(part)]
-    return [(name, each.start, {place - each.start for place in inside if place in each}) for name, each in entry.document_files()]
+    ordered, parts = sorted(inside), []
+    for name, covered in entry.document_files:
+        chosen = ordered[bisect.bisect_left(ordered, covered.start) : bisect.bisect_left(ordered, covered.stop)]
+        parts.append((name, covered.start, {position - covered.start for position in chosen}))
+    return parts
 
 
 def _check_passages(entry: Entry, count: int, expected: int, path: Path) -> None:

@@ -148,7 +148,7 @@ class Store:
 
     def documents(self, entry: Entry) -> StoredDocuments:
         """The stored documents of a corpus; there are none where the index stores nothing of them."""
-        return StoredDocuments(partial(self.document_file, *file) for file in entry.document_files())
+        return StoredDocuments(partial(self.document_file, *file) for file in entry.document_files)
 
     def document_file(self, name: str, positions: range) -> Documents:
         """One file of a corpus's stored documents, opened."""

@@ -208,7 +208,7 @@ def _entry(generation: Generation, number: int, arrival: Arrival, lessons: Seque
     if words := _words_of(generation, lessons, [each.words for each in learned]):
         parts["words"] = blobs.put_words(words.parts[0], since=since)
     if origin.documents is not None:
-        for name, covered in origin.document_files():
+        for name, covered in origin.document_files:
             if any(position in covered for position in positions):
                 _verify(generation, name)
         stored = [(new, generation.document(lesson.number)) for new, lesson in enumerate(lessons)]

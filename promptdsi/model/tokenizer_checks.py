@@ -226,7 +226,7 @@ def _model(value: Any, ids: Check) -> None:
 
 
 def _tokens(value: Any, ids: Check) -> None:
-    """The tokens of a vocabulary and their ids; checked as a integer, since there are many thousands."""
+    """The tokens of a vocabulary and their ids; checked all at once, since there are many thousands."""
     if type(value) is not dict or not 0 < len(value) <= MOST_TOKENS or set(map(type, value.values())) != {int}:
         raise ValueError(f" is {shown(value)}, expected tokens with their ids")
     ids(min(value.values()))

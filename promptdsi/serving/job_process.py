@@ -37,10 +37,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    job = json.load(sys.stdin)
+    job, before = json.load(sys.stdin), None
     try:
         corpus = Corpus([Document(*fields) for fields in job["documents"]], name=job["name"])
         index = Index.open(path, check=False, device=job["device"])
+        before = index.generation
         report, end = None, time.monotonic() + SECONDS_TO_RETRY
         while report is None:
             try:
@@ -50,7 +51,11 @@ def main() -> int:
                     raise
                 time.sleep(0.2)
     except KeyboardInterrupt:
-        send(error={"code": "stopped", "message": "the server was stopped; the index is as it was", "hint": "add the documents again"})
+        if before is None or (not index.refresh() and index.generation == before):
+            state, advice = "the index is as it was", "add the documents again"
+        else:  # what came after was merging small corpora
+            state, advice = "the documents were added", "there is nothing to repeat"
+        send(error={"code": "stopped", "message": f"the server was stopped; {state}", "hint": advice})
         return 1
     except Exception as error:
         response = to_api_error(error, path)

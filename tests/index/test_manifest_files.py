@@ -67,8 +67,8 @@ class Model:
             self.commit(grown(new, *(entry(10 * self.current + number) for number in range(1 + (action == "add two")))))
         elif action == "merge":
             *others, first, last = newest.corpora
-            files = [(name, covered.start) for name, covered in first.document_files()]
-            files += [(name, first.count + covered.start) for name, covered in last.document_files()]
+            files = [(name, covered.start) for name, covered in first.document_files]
+            files += [(name, first.count + covered.start) for name, covered in last.document_files]
             merged = replace(entry(10 * self.current), count=first.count + last.count, documents=tuple(files))
             self.commit(grown(replace(new, corpora=tuple(others)), merged))
         elif action == "replace":

@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from promptdsi.engine.quantized import SMALL_BLOCK
 from promptdsi.index import merge_corpora
 from promptdsi.index.blobs import Blobs
 from promptdsi.index.documents import Documents
-from promptdsi.index.entry import SMALL
+from promptdsi.index.entry import SMALL, Arrival
 from promptdsi.index.manifest import Manifest, PrunedGeneration
+from promptdsi.index.merge_corpora import mergeable
 from promptdsi.index.results import Report
 from promptdsi.index.store import Store
 
@@ -200,7 +202,7 @@ def test_what_add_adds_is_merged_and_no_document_of_the_past_is_opened(
         files += set(merged.manifest.corpora[-1].files("documents")).difference(files)
     assert merges == [0, 0, 3, 0, 0, 3, 0, 0, 3, 3]
     entry = merged.manifest.corpora[-2]
-    assert entry.files("documents") == files[2:-1] and [len(covered) for _, covered in entry.document_files()] == [1] * 9
+    assert entry.files("documents") == files[2:-1] and [len(covered) for _, covered in entry.document_files] == [1] * 9
     monkeypatch.setattr(merge_corpora, "FAN", 100)
     added_alone(apart, 10)
     index = Index.open(merged.path, device="cpu")
@@ -213,8 +215,8 @@ def test_what_add_adds_is_merged_and_no_document_of_the_past_is_opened(
     index.purge("note-4")
     assert b"Note number 4 is" not in everything(index.path) and b"Note number 5 is" in everything(index.path)
     assert index.get("note-5").text == apart.get("note-5").text and index.verify().problems == []
-    assert Index.open(index.path, at=10, device="cpu").locate("note-5") and len(index.manifest.corpora[-2].document_files()) == 9
-    assert index.prune(merge=True).merged == 3 and len(index.manifest.corpora[-1].document_files()) == 1
+    assert Index.open(index.path, at=10, device="cpu").locate("note-5") and len(index.manifest.corpora[-2].document_files) == 9
+    assert index.prune(merge=True).merged == 3 and len(index.manifest.corpora[-1].document_files) == 1
     assert index.prune(merge=True).merged == 0
     assert index.get("note-5").text == apart.get("note-5").text and index.verify().problems == []
 
@@ -262,6 +264,34 @@ def test_small_corpora_are_merged_on_both_sides_of_those_that_cannot_be(
     assert [entry.count for entry in index.manifest.corpora[-3:]] == [2, 1, 2] and index.verify().problems == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [
+        ([{}, {}, {"fast": True}, {}, {"probes": "x"}, {}, {}], [range(1, 3), range(6, 8)]),
+        ([{}, {"documents": None}, {"documents": None}, {}, {}], [range(2, 4), range(4, 6)]),
+        ([{}, {"count": SMALL}, {}, {}], [range(3, 5)]),
+        ([{"count": 2 * SMALL, "documents": (("x", 0), ("y", 9))}, {}, {"documents": (("z", 0),)}], [range(1, 2), range(2, 4)]),
+        ([{"count": SMALL - 1}] * 246, [range(1, 245), range(245, 247)]),  # rows
+        ([{"count": 1_000, "merged": (Arrival("a", 2, 1),) * 1_000}] * 42, [range(1, 21), range(21, 41), range(41, 43)]),
+    ],
+)
+def test_which_corpora_are_merged(changes: list[dict[str, Any]], runs: list[range], original: Path) -> None:
+    manifest = Store(original).manifest()
+    entry = replace(manifest.corpora[0], name="small", count=1, passages=0, since=2, probes=None, queries=None, fast=False)
+    entries = (replace(entry, name=f"small {number}", **fields) for number, fields in enumerate(changes))
+    assert mergeable(replace(manifest, corpora=(manifest.corpora[0], *entries))) == runs
+
+
+def test_interrupted_while_merging_the_change_stands(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_corpora, "FAN", 2)
+    monkeypatch.setattr(merge_corpora, "_merged", interrupted)
+    index = Index.open(small.copied(original, tmp_path / "index"), device="cpu")
+    added_alone(index, 1)
+    with pytest.raises(KeyboardInterrupt):
+        added_alone(index, 1, first=1)
+    assert index.generation == index.store.current() and index.get("note-1").text.startswith("Note number 1")
+
+
 def test_what_is_small_is_what_opening_copies() -> None:
     assert SMALL == SMALL_BLOCK == SMALL_POSTINGS
 
@@ -269,6 +299,10 @@ def test_what_is_small_is_what_opening_copies() -> None:
 def added_alone(index: Index, count: int, first: int = 0) -> list[Report]:
     notes = [Document(f"note-{number}", f"Note number {number} is about tea and kilns.") for number in range(first, first + count)]
     return [index.add(Corpus([note], name=note.docid)) for note in notes]
+
+
+def interrupted(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def full_disk(*_: Any, **__: Any) -> None:

@@ -69,7 +69,7 @@ def originals(folder: Path) -> list[Path]:
     fan, merge_corpora.FAN = merge_corpora.FAN, 2
     index.add(Corpus([Document("looms", "A short note on looms and water.")], name="looms"))
     merge_corpora.FAN = fan
-    assert len(index.manifest.corpora[-1].document_files()) > 1, "no corpus has several files of documents"
+    assert len(index.manifest.corpora[-1].document_files) > 1, "no corpus has several files of documents"
     index.delete(corpora[0].documents[0].docid)
     index.delete(corpora[0].documents[1].docid)
     index.rollback()
