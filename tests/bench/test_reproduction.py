@@ -201,7 +201,7 @@ def check_beginning(text: str) -> None:
 def test_what_we_know_is_one_page() -> None:
     page = our_module("results_page").page(STORE)
     assert len(page.splitlines()) <= 90 and str(ROOT) not in page
-    for title in ("Claims of the paper", "Claims of IncDSI", "Claims of ours", "The regime of the paper", "Which hyper-parameters"):
+    for title in ("Claims of the paper", "Claims of IncDSI", "Claims of this project", "As the paper trains", "Which hyper-parameters"):
         assert f"## {title}" in page
     assert len(re.findall(r"\([+−]", page)) > 10 and "on the 42 dev queries of the first new corpus" in page
 
