@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import secrets
 from collections import Counter
 
@@ -39,7 +40,8 @@ class ClientConnection(H11Protocol):
         self.address = network_of(self.client[0] if self.client else "")
         self.began = self.taken = self.loop.time()  # when the wait for its client began; when the client last took enough
         self.headers_since: float | None = self.began
-        self._timer = self.loop.call_later(SECONDS_BETWEEN_CHECKS, self._check)
+        # Connections that came together are not checked together, else all would be given up, and come again, in one moment.
+        self._timer = self.loop.call_later(SECONDS_BETWEEN_CHECKS * random.random(), self._check)
         if not self._make_room():
             self.given_up = True
             transport.write(refusal())
@@ -105,6 +107,8 @@ class ClientConnection(H11Protocol):
 
     def _make_room(self) -> bool:
         """Give up a connection that waits for its client where there are too many; False if all of them are being answered."""
+        if len(self.connections) <= self.limits.share(self.address, self.limits.connections):
+            return True
         counts = Counter(connection.address for connection in self._connections())
         if counts[self.address] > self.limits.share(self.address, self.limits.connections):
             address = self.address
