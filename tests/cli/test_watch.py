@@ -24,7 +24,11 @@ def test_watching_brings_the_index_in_step(backbone: str, tmp_path: Path) -> Non
     folder.mkdir()
     (folder / "first.txt").write_text("The lantern stands near the harbour.")
     command = [sys.executable, "-m", "promptdsi", "sync", str(path), str(folder), "--watch", "--fast", "--device", "cpu"]
-    watcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background ignore Ctrl-C, and so would it
+    try:
+        watcher = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     try:
         assert watcher.stderr is not None
         while "watching" not in (line := watcher.stderr.readline()):
