@@ -95,6 +95,10 @@ def join() -> World:
     import torch.distributed as dist
 
     if not dist.is_initialized():
+        # torch's first optimizer imports this, and its defaults hold the connections of that moment: threads that serve them would
+        # outlive `destroy_process_group`, and one that wants the interpreter while it ends aborts the process.
+        import torch.distributed.nn.functional
+
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         # Gloo for the processor, nccl for accelerators. A helper may wait for days until the first process trains again.

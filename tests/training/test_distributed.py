@@ -67,3 +67,28 @@ def test_torchrun_create_commits_once_and_only_the_first_process_reads(tmp_path:
     single = small.create(tmp_path / "one", corpora[0], backbone, dropout=0.0, fit_epochs=2)
     for ours, theirs in zip(two.opened.method.model_.rows.blocks[0], single.opened.method.model_.rows.blocks[0], strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_no_thread_of_the_connections_outlives_them(tmp_path: Path) -> None:
+    """One that did could abort the process at its end, as one run in twelve was: torch's first optimizer kept the connections."""
+    script = tmp_path / "threads.py"
+    script.write_text(
+        """
+from pathlib import Path
+import torch
+from promptdsi.training.distributed import join, work_alone
+
+def threads() -> list[str]:
+    return [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+
+join().sum(torch.ones(1))
+assert any("gloo" in name for name in threads())
+torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))])
+work_alone()
+assert not [name for name in threads() if "gloo" in name], threads()
+"""
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    outcome = subprocess.run([*torchrun, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
