@@ -137,8 +137,8 @@ class Index(IndexUpkeep):
         from promptdsi.index.arrivals import as_corpus, checked
 
         chosen = training.Options(device=self.opening.device, **checked(options, AddOptions))
-        report = training.add(self._writable(), as_corpus(corpus), chosen, self.cluster)
-        self.report = self._grown(report, documents=False) if report.added else self._committed(report)
+        self.report = training.add(self._writable(), as_corpus(corpus), chosen, self.cluster)  # true even if merging is interrupted
+        self.report = self._grown(self.report, documents=False) if self.report.added else self._committed(self.report)
         return self.report
 
     def tune(self, *, effort: str | None = None, **options: Unpack[TuneOptions]) -> list[results.Report]:
@@ -240,10 +240,12 @@ class Index(IndexUpkeep):
         `add` merges without their `documents`, of which it opens none of the past.
         """
         from promptdsi.index.merge_corpora import merge_gathered
+        from promptdsi.index.update import on_interrupt
 
         self._committed(report)  # so that the change is seen here even if merging is interrupted
         try:
-            report = replace(report, merged=merge_gathered(self.store, documents=documents))
+            with on_interrupt(f"generation {report.generation} was committed; only merging small corpora was stopped"):
+                report = replace(report, merged=merge_gathered(self.store, documents=documents))
         except results.Busy:
             pass  # somebody else writes: the next change merges
         except (PromptDSIError, OSError) as error:

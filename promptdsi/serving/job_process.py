@@ -24,7 +24,7 @@ from promptdsi.errors import DataError
 from promptdsi.index.index import Index
 from promptdsi.index.results import Busy
 from promptdsi.progress import Advance
-from promptdsi.serving.error_responses import to_api_error
+from promptdsi.serving.error_responses import to_api_error, without_path
 
 SECONDS_BETWEEN_LINES = 0.2
 NICENESS = 5  # searches go first
@@ -37,11 +37,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    job, before = json.load(sys.stdin), None
+    job, index = json.load(sys.stdin), None
     try:
         corpus = Corpus([Document(*fields) for fields in job["documents"]], name=job["name"])
         index = Index.open(path, check=False, device=job["device"])
-        before = index.generation
         report, end = None, time.monotonic() + SECONDS_TO_RETRY
         while report is None:
             try:
@@ -51,7 +50,7 @@ def main() -> int:
                     raise
                 time.sleep(0.2)
     except KeyboardInterrupt:
-        if before is None or (not index.refresh() and index.generation == before):
+        if index is None or index.report is None:
             state, advice = "the index is as it was", "add the documents again"
         else:  # what came after was merging small corpora
             state, advice = "the documents were added", "there is nothing to repeat"
@@ -65,7 +64,8 @@ def main() -> int:
         hint = "tick “replace documents that changed”" if changed else response.hint
         send(error={"code": response.code, "message": response.message, "hint": hint})
         return 1
-    send(report=asdict(report) | {"unfindable": report.unfindable[:MAX_UNFINDABLE], "unfindable_count": len(report.unfindable)})
+    shown = {"unfindable": report.unfindable[:MAX_UNFINDABLE], "unfindable_count": len(report.unfindable)}
+    send(report=asdict(report) | shown | {"not_merged": without_path(report.not_merged, path)})
     return 0
 
 
