@@ -67,7 +67,8 @@ def originals(folder: Path) -> list[Path]:
         index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
     index.prune(merge=True)
     fan, merge_corpora.FAN = merge_corpora.FAN, 2
-    index.add(Corpus([Document("looms", "A short note on looms and water.")], name="looms"))
+    for name in ("looms", "dyes"):
+        index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
     merge_corpora.FAN = fan
     assert len(index.manifest.corpora[-1].document_files) > 1, "no corpus has several files of documents"
     index.delete(corpora[0].documents[0].docid)
