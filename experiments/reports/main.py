@@ -109,7 +109,7 @@ def _limits(results: SystemResults) -> str:
             in_regime.append(f"{setting.label} ratio {regime.ratio:.2g}, gate of D0 {gate_of(results, setting)}")
         seeds |= {len(system.seeds) for system in prompted(systems) if system.records}
         claims += claims_of(results, setting)
-    texts = [f"a new row moves as far beside D0's as in the paper ({'; '.join(in_regime)})"] if in_regime else []
+    texts = [f"that the regime is the paper's in more than how far rows move ({'; '.join(in_regime)})"] if in_regime else []
     if other := regimes(results):
         texts.append(f"prompts against IncDSI cannot be judged, because {other}")
     seeds_text = f"; prompts have {listed(map(str, sorted(seeds)), 'or')} seed{'' if seeds == {1} else 's'}" if seeds else ""
