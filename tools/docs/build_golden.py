@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 def main() -> None:
     import small
 
-    from promptdsi.corpus.corpus import Corpus
+    from promptdsi import Corpus, Document
+    from promptdsi.index import merge_corpora
 
     target = ROOT.resolve() / "tests" / "index" / "golden" / sys.argv[1]
     if target.exists():
@@ -34,6 +35,10 @@ def main() -> None:
     index.purge(corpora[0].documents[1].docid)
     index.rollback(4)
     index.evaluate(corpora[1], record=True)
+    merge_corpora.FAN = 2
+    for name in ("looms", "dyes"):  # merged: one corpus with two files of documents
+        index.add(Corpus([Document(name, f"A short note on {name} and water.")], name=name))
+    index.tag("merged")
     searches = {query: [hit.to_dict() for hit in index.search(query, k=8)] for query in small.QUERIES}
     expected = {"searches": searches, "kinds": [manifest.kind for manifest in index.log()]}
     (target / "expected.json").write_text(json.dumps(expected, indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -121,7 +121,7 @@ def start_threads(url: str, pid: int) -> None:
     import httpx
 
     def search(_: int) -> None:
-        httpx.post(f"{url}api/search", json={"query": ["water"] * 20, "explain": True}, timeout=60)
+        httpx.post(f"{url}api/search", json={"query": [f"water {number}" for number in range(100)], "explain": True}, timeout=60)
 
     with ThreadPoolExecutor(6) as pool:
         for _ in range(20):
