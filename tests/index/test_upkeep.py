@@ -287,8 +287,9 @@ def test_interrupted_while_merging_the_change_stands(original: Path, tmp_path: P
     monkeypatch.setattr(merge_corpora, "_merged", interrupted)
     index = Index.open(small.copied(original, tmp_path / "index"), device="cpu")
     added_alone(index, 1)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match="generation 4 was committed; only merging small corpora was stopped"):
         added_alone(index, 1, first=1)
+    assert index.report and index.report.added == 1 and index.report.generation == 4
     assert index.generation == index.store.current() and index.get("note-1").text.startswith("Note number 1")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import small
 
 from promptdsi import Corpus, Document, Index
 from promptdsi.index.store import Store
+from promptdsi.serving import job_process
 
 
 def lines(documents: list[Document]) -> bytes:
@@ -115,6 +118,30 @@ def test_a_worker_that_dies_leaves_the_index_as_it_was(writable: served.Served, 
     assert ended["state"] == "failed" and "signal 9" in ended["error"]["message"]
     assert small.signature(place) == before
     assert writable.wait(add(writable, corpora[2].documents).json())["state"] == "done"
+
+
+@pytest.mark.parametrize(("added", "advice"), [(False, "add the documents again"), (True, "there is nothing to repeat")])
+def test_a_stopped_job_says_whether_its_documents_are_in(
+    added: bool, advice: str, place: Path, corpora: list[Corpus], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever others commit meanwhile."""
+    add_documents = Index.add
+
+    def stopped(index: Index, corpus: Corpus, **options: Any) -> None:
+        Index.open(place, device="cpu").delete(corpora[0].documents[0].docid)
+        if added:
+            add_documents(index, corpus, **options)
+        raise KeyboardInterrupt
+
+    documents = [[*document[:3], {}] for document in corpora[2].documents]
+    job = {"documents": documents, "name": "d2", "device": "cpu", "fast": True, "update": False}
+    monkeypatch.setattr(sys, "argv", ["job_process", str(place)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job)))
+    monkeypatch.setattr(Index, "add", stopped)
+    for module, name in ((job_process.os, "nice"), (job_process.signal, "signal")):  # they are this process's too
+        monkeypatch.setattr(module, name, lambda *_: None)
+    assert job_process.main() == 1
+    assert advice in json.loads(capsys.readouterr().out.splitlines()[-1])["error"]["hint"]
 
 
 def test_delete_and_undo(writable: served.Served, corpora: list[Corpus]) -> None:
