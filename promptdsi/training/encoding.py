@@ -124,17 +124,18 @@ def encode_batches(
     advance: Advance = lambda done: None,
 ) -> Tensor:
     """`function` of every text, at least one, in batches of like length, so that a long text pads few others: (n, D)."""
-    batches, vectors = [], []
+    vectors = torch.empty(0)
 
     def compute(numbers: Numbers) -> Tensor:
         with autocast(device):
             return function(tokenizer.pad([ids[number] for number in numbers], device)).float()
 
     for batch, part in each_batch(compute, ids, device):
-        batches.append(batch)
-        vectors.append(part)
+        if not len(vectors):  # all at once: thousands of small arrays would take their memory twice, and leave holes
+            vectors = part.new_empty(len(ids), *part.shape[1:])
+        vectors[torch.from_numpy(batch)] = part
         advance(len(batch))
-    return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(batches)))]
+    return vectors
 
 
 def each_batch(function: Callable[[Numbers], T], ids: Sequence[Ids], device: torch.device) -> Iterator[tuple[Numbers, T]]:
