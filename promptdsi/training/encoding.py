@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
