@@ -13,6 +13,7 @@ import contextlib
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 import uuid
@@ -215,9 +216,11 @@ def connect(url: str) -> tuple[Any, int, int]:
             _check_listening(host.strip("[]"), int(match["port"]))
         options = {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": OBJECT_STORE} if local else {}
         try:
+            if not local:
+                _check_token(ray, address)
             ray.init(address, logging_level="ERROR", log_to_driver=False, **options)
         except Exception as error:  # Ray raises plain ones too
-            reason = str(error).strip().splitlines()[0]
+            reason = str(error).strip().splitlines()[0].partition(". ")[0]
             raise PromptDSIError(f"{url}: the cluster cannot be used from this machine ({reason})") from None
         ray._private.worker._worker_logs_enabled = False  # Ray prints what happens to shards on standard output, where results go
     elif not local and ray.get_runtime_context().gcs_address.rpartition(":")[2] != match["port"]:
@@ -232,9 +235,37 @@ def _check_listening(host: str, port: int) -> None:
     started = time.monotonic()
     while True:
         try:
-            socket.create_connection((host, port), SECONDS_TO_CONNECT).close()
-            return
+            connection = socket.create_connection((host, port), SECONDS_TO_CONNECT)
+            break
         except OSError as error:
             if time.monotonic() - started > SECONDS_TO_CONNECT or isinstance(error, socket.gaierror):
                 raise PromptDSIError(f"no cluster answers at {host}:{port} ({error}); `ray start --head` starts one") from None
             time.sleep(0.2)
+    with connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            _check_certificates(connection, host)
+
+
+def _check_certificates(connection: socket.socket, host: str) -> None:
+    """Raise if the head and this machine do not accept each other: Ray itself tries again for minutes, without a word."""
+    certificate, key, authority = (os.environ.get(f"RAY_TLS_{name}", "") for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_verify_locations(authority)
+        context.load_cert_chain(certificate, key)
+        with context.wrap_socket(connection, server_hostname=host) as secured:
+            if not secured.recv(1):  # TLS 1.3: a client learns only now whether its certificate is accepted
+                raise ConnectionError("the head refuses this machine's certificate")
+    except OSError as error:
+        names = "RAY_TLS_CA_CERT, RAY_TLS_SERVER_CERT and RAY_TLS_SERVER_KEY"
+        raise PromptDSIError(f"{names} do not let this machine connect to {host} ({error}); docs/cluster.md describes them") from None
+
+
+def _check_token(ray: Any, address: str) -> None:
+    """Raise if the cluster refuses the token: Ray itself tries again for twenty seconds and then does not say why."""
+    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+
+    ensure_token_if_auth_enabled(create_token_if_missing=False)  # without any, the client aborts this process
+    with contextlib.suppress(ray.exceptions.RpcError):  # not ready yet: `ray.init` waits for it
+        ray._raylet.GcsClient(address)
