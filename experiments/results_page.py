@@ -46,7 +46,8 @@ which the others may not read. *Dense* is the encoder without training, *Hybrid*
 queries* also indexes the queries that others train on. `best` is this project's: rows and BM25 in one score; without words, rows alone.
 
 **Verdicts.** A claim *holds* on a stream where the interval lies above zero (above −2 where it says “within 2 points”), is *refuted* where
-it lies below, and is *not shown* where it includes it. The encoder is MiniLM, except where MPNet is named."""
+it lies below, and is *not shown* where it includes it. A claim about several systems is refuted where one of them refutes it, by p-values
+corrected for their number. Sizes and seconds are compared as they are. The encoder is MiniLM, except where MPNet is named."""
 REGIME = f"""Whether new documents are found may depend on how far training moves a new row beside a row of D0: {PAPER.ratio:.2f} times as
 far in the paper. In the experiment `fair` that ratio is within a factor of {FACTOR:.0f} of the paper's. Its D0 must pass a gate before new
 corpora are added: {100 * LEAST_OVER_DENSE:.0f} points of Hits@10 above Dense, and a mean loss below {HIGHEST_LOSS} in the last epoch."""

@@ -79,7 +79,7 @@ class Host:
         command = ["nsenter", f"--target={self.init}", "--net", "--pid", "--mount", *map(str, words)]
         return subprocess.Popen(command, text=True, start_new_session=True, **({"env": self.environment} | options))
 
-    def run(self, *words: str | Path, seconds: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str | Path, seconds: float = 180, **environment: str) -> subprocess.CompletedProcess[str]:
         """A command on this host; a variable that is empty is not set."""
         given = {key: value for key, value in (self.environment | environment).items() if value}
         process = self.start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=given)

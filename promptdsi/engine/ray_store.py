@@ -247,25 +247,42 @@ def _check_listening(host: str, port: int) -> None:
 
 
 def _check_certificates(connection: socket.socket, host: str) -> None:
-    """Raise if the head and this machine do not accept each other: Ray itself tries again for minutes, without a word."""
+    """Raise if the head and this machine do not accept each other: Ray itself tries again for minutes, without a word.
+
+    Whether the head's certificate names its address is left to Ray, which compares names in its own way.
+    """
     certificate, key, authority = (os.environ.get(f"RAY_TLS_{name}", "") for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC: an intermediate authority will do
     context.set_alpn_protocols(["h2"])
+    problem: object = None
     try:
         context.load_verify_locations(authority)
         context.load_cert_chain(certificate, key)
-        with context.wrap_socket(connection, server_hostname=host) as secured:
+        with context.wrap_socket(connection) as secured:
             if not secured.recv(1):  # TLS 1.3: a client learns only now whether its certificate is accepted
-                raise ConnectionError("the head refuses this machine's certificate")
-    except OSError as error:
+                problem = "the head refuses this machine's certificate"
+    except (ssl.SSLError, FileNotFoundError, PermissionError) as error:
+        problem = error
+    except OSError:  # the head is slow or restarts: Ray waits for it
+        return
+    if problem:
         names = "RAY_TLS_CA_CERT, RAY_TLS_SERVER_CERT and RAY_TLS_SERVER_KEY"
-        raise PromptDSIError(f"{names} do not let this machine connect to {host} ({error}); docs/cluster.md describes them") from None
+        raise PromptDSIError(f"{names} do not let this machine connect to {host} ({problem}); docs/cluster.md describes them")
 
 
 def _check_token(ray: Any, address: str) -> None:
-    """Raise if the cluster refuses the token: Ray itself tries again for twenty seconds and then does not say why."""
-    from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    """Raise if the cluster refuses the token: Ray itself tries again for twenty seconds and then does not say why.
 
-    ensure_token_if_auth_enabled(create_token_if_missing=False)  # without any, the client aborts this process
-    with contextlib.suppress(ray.exceptions.RpcError):  # not ready yet: `ray.init` waits for it
+    Both parts are Ray's own and not promised: where a release has them elsewhere, or a head is not ready yet, `ray.init` finds out.
+    """
+    try:
+        from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # without any, the client aborts this process
         ray._raylet.GcsClient(address)
+    except ray.exceptions.AuthenticationError:
+        raise
+    except Exception:
+        return

@@ -37,10 +37,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises KeyboardInterrupt
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    job, index = json.load(sys.stdin), None
+    job, index, before = json.load(sys.stdin), None, 0
     try:
         corpus = Corpus([Document(*fields) for fields in job["documents"]], name=job["name"])
         index = Index.open(path, check=False, device=job["device"])
+        before = index.generation
         report, end = None, time.monotonic() + SECONDS_TO_RETRY
         while report is None:
             try:
@@ -50,10 +51,12 @@ def main() -> int:
                     raise
                 time.sleep(0.2)
     except KeyboardInterrupt:
-        if index is None or index.report is None:
-            state, advice = "the index is as it was", "add the documents again"
-        else:  # what came after was merging small corpora
+        if index is not None and index.report is not None:  # what came after was merging small corpora
             state, advice = "the documents were added", "there is nothing to repeat"
+        elif index is None or (not index.refresh() and index.generation == before):
+            state, advice = "the index is as it was", "add the documents again"
+        else:  # by another writer, or by this one just now
+            state, advice = "the index has changed meanwhile", "add the documents again: those that are there already stay as they are"
         send(error={"code": "stopped", "message": f"the server was stopped; {state}", "hint": advice})
         return 1
     except Exception as error:

@@ -130,7 +130,7 @@ def encode_batches(
             return function(tokenizer.pad([ids[number] for number in numbers], device)).float()
 
     for batch, part in each_batch(compute, ids, device):
-        if not len(vectors):  # all at once: thousands of small arrays would take their memory twice, and leave holes
+        if not len(vectors):  # a list of small arrays would take three times the memory on the way, and leave holes
             vectors = part.new_empty(len(ids), *part.shape[1:])
         vectors[torch.from_numpy(batch)] = part
         advance(len(batch))
