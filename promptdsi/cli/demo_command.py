@@ -26,7 +26,7 @@ QUERIES = (
     ("a paraphrase", "how do animals hunt by sound when they cannot see"),
     ("answered by a document of d1", BENDS),
     ("a part number, in one passage of the handbook", "4.A7/C2"),
-    ("a question that another passage of it answers", "the shower stays cold, what do I do"),
+    ("a question that another passage of it answers", "the shower stays cold, how do I get hot water"),
     ("a question that nothing answers", "which form do I need to renew a passport"),
 )
 MARK = "made by `promptdsi demo`; it may be deleted\n"
