@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray_nodes  # noqa: F401  # before Ray, which reads its environment when it is imported: the other tests' nodes are on loopback
 import sharded
 from ray_hosts import ADDRESSES, Host, end, two_hosts
 
