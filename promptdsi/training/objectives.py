@@ -1,21 +1,20 @@
 """Cross-entropy over rows of which most are frozen, and the norms that new rows should have.
 
-The softmax runs over all seen rows in pieces, so memory is bounded at millions of rows; no gradient is ever formed for a
+The softmax runs over all seen rows in pieces, twice, so memory is bounded at millions of rows; no gradient is ever formed for a
 frozen row, and none for the query vectors where those are constants.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from promptdsi.model.path import EPS, unit
-from promptdsi.model.rows import CHUNK, QUERIES_AT_ONCE, OldRows, Rows, mask_deleted
+from promptdsi.model.rows import QUERIES_AT_ONCE, OldRows, Rows, mask_deleted, small_pieces
 from promptdsi.training.distributed import World
-
-STORED_SCORES = 1 << 25  # up to this many scores the first pass's are stored for the second (128 MiB in float32)
 
 
 Masked = tuple[Tensor, Tensor]  # (S,), (S,): pairs of query and row that are left out of the softmax
@@ -28,23 +27,24 @@ def cross_entropy(
 
     `scope="new_only"` leaves the frozen rows out of the softmax; the targets must then be new rows.
     """
-    pieces = list(rows.pieces())
+    pieces: Iterable[tuple[int, Tensor]] = rows.pieces()
     if scope == "new_only":
         first_new = len(rows) - len(rows.blocks[-1])
-        pieces = [(first, piece) for first, piece in pieces if first >= first_new]
+        pieces = ((first, piece) for first, piece in pieces if first >= first_new)
         if bool((targets < first_new).any()):
             raise ValueError("softmax scope new_only cannot score frozen target rows")
     deleted = rows.deleted_rows(vectors.device)
     learning = rows.learning if rows.learning is not None else vectors.new_zeros(0, vectors.shape[1])
     with torch.autocast(vectors.device.type, enabled=False):  # sums over many rows want float32
-        return _RowCrossEntropy.apply(vectors.float(), learning, pieces, targets, scale, deleted, masked, World())  # type: ignore[no-any-return, no-untyped-call]
+        split = list(small_pieces(pieces, len(vectors)))
+        return _RowCrossEntropy.apply(vectors.float(), learning, split, targets, scale, deleted, masked, World())  # type: ignore[no-any-return, no-untyped-call]
 
 
 def sharded_cross_entropy(
     vectors: Tensor, share: Tensor, first: int, targets: Tensor, *, scale: float, masked: Masked | None, world: World
 ) -> Tensor:
     """The same over rows of which each process has a share, from row number `first` on; all processes have all vectors."""
-    pieces = [(first + start, share[start : start + CHUNK]) for start in range(0, len(share), CHUNK)]
+    pieces = list(small_pieces([(first, share)], len(vectors)))
     none = torch.empty(0, dtype=torch.long, device=vectors.device)
     with torch.autocast(vectors.device.type, enabled=False):
         return _RowCrossEntropy.apply(vectors.float(), share, pieces, targets, scale, none, masked, world)  # type: ignore[no-any-return, no-untyped-call]
@@ -81,7 +81,7 @@ def log_sum_over_old(vectors: Tensor, rows: Rows, *, scale: float = 1.0) -> Tens
     totals = []
     for part in vectors.split(QUERIES_AT_ONCE):
         total = part.new_full((len(part),), -torch.inf)
-        for first, piece in rows.pieces():
+        for first, piece in small_pieces(rows.pieces(), len(part)):
             if first < end:
                 total = torch.logaddexp(total, torch.logsumexp(mask_deleted(scale * (part @ piece.T), first, deleted), 1))
         totals.append(total)
@@ -90,7 +90,7 @@ def log_sum_over_old(vectors: Tensor, rows: Rows, *, scale: float = 1.0) -> Tens
 
 
 def _scores(vectors: Tensor, first: int, piece: Tensor, scale: float, deleted: Tensor, masked: Masked | None) -> Tensor:
-    scores = mask_deleted(scale * (vectors @ piece.T), first, deleted)  # (B, n)
+    scores = mask_deleted((vectors @ piece.T).mul_(scale), first, deleted)  # (B, n)
     if masked is not None:
         queries, rows = masked
         inside = (rows >= first) & (rows < first + len(piece))
@@ -118,21 +118,17 @@ class _RowCrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         total = vectors.new_full((len(vectors),), -torch.inf)
         target_scores = vectors.new_full((len(vectors),), -torch.inf)
-        store = sum(len(piece) for _, piece in pieces) * len(vectors) <= STORED_SCORES
-        stored: list[Tensor] = []
         for first, piece in pieces:
             scores = _scores(vectors, first, piece, scale, deleted, masked)
             total = torch.logaddexp(total, torch.logsumexp(scores, 1))
             inside = (targets >= first) & (targets < first + len(piece))
             target_scores[inside] = scores[inside, targets[inside] - first]
-            if store:
-                stored.append(scores)
         if world.size > 1:
             largest = world.max(total.clone())
             total = largest + torch.log(world.sum(torch.exp(total - largest)))
             target_scores = world.max(target_scores)  # −inf in the processes that do not have the row
         ctx.save_for_backward(vectors, learning, targets, total, deleted)
-        ctx.pieces, ctx.stored, ctx.scale, ctx.masked, ctx.world = pieces, stored, scale, masked, world
+        ctx.pieces, ctx.scale, ctx.masked, ctx.world = pieces, scale, masked, world
         return total - target_scores
 
     @staticmethod
@@ -142,12 +138,11 @@ class _RowCrossEntropy(torch.autograd.Function):
         to_vectors = torch.zeros_like(vectors) if wants_vectors else None
         to_rows = torch.zeros_like(learning) if wants_rows else None
         first_learning = ctx.pieces[-1][0] + len(ctx.pieces[-1][1]) - len(learning)
-        for number, (first, piece) in enumerate(ctx.pieces):
+        for first, piece in ctx.pieces:
             learns = wants_rows and first >= first_learning
             if not learns and to_vectors is None:
                 continue  # neither side of this product is trained
-            scores = ctx.stored[number] if ctx.stored else _scores(vectors, first, piece, ctx.scale, deleted, ctx.masked)
-            share = torch.exp(scores - total[:, None])  # (B, n) probabilities
+            share = _scores(vectors, first, piece, ctx.scale, deleted, ctx.masked).sub_(total[:, None]).exp_()  # (B, n) probabilities
             inside = (targets >= first) & (targets < first + len(piece))
             share[inside, targets[inside] - first] -= 1
             share *= (ctx.scale * gradient)[:, None]

@@ -90,13 +90,13 @@ def test_deleting_changes_no_other_score() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 100])
-@pytest.mark.parametrize("keep", [0, 1 << 20])
+@pytest.mark.parametrize("cached", [1, 12, 1 << 20])
 @pytest.mark.parametrize("deleted", [False, True])
 def test_chunked_softmax_equals_plain_softmax_in_value_and_gradient(
-    chunk: int, keep: int, deleted: bool, monkeypatch: pytest.MonkeyPatch
+    chunk: int, cached: int, deleted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rows_module, "CHUNK", chunk)
-    monkeypatch.setattr(objectives, "STORED_SCORES", keep)
+    monkeypatch.setattr(rows_module, "CACHED_SCORES", cached)
     rows = random_rows(5, 3, 4)
     if deleted:
         rows.delete([rows.docids[1], rows.docids[9]])
@@ -198,9 +198,9 @@ def test_old_rows_as_one_number_give_the_same_loss_and_gradient() -> None:
 
 
 def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest tensor the softmax makes is B × CHUNK, and many queries are taken a few at a time."""
-    monkeypatch.setattr(rows_module, "CHUNK", 1000)
-    monkeypatch.setattr(objectives, "STORED_SCORES", 0)
+    """The largest tensor the softmax makes has CACHED_SCORES scores, for few queries as for many."""
+    cached = 20 * rows_module.QUERIES_AT_ONCE
+    monkeypatch.setattr(rows_module, "CACHED_SCORES", cached)
     largest = 0
     mask_deleted = objectives.mask_deleted
 
@@ -213,10 +213,10 @@ def test_memory_is_bounded_by_the_piece_not_by_the_rows(monkeypatch: pytest.Monk
     rows = random_rows(20_000, 10)
     vectors = torch.randn(8, 4, requires_grad=True)
     cross_entropy(vectors, rows, torch.full((8,), 20_003)).sum().backward()
-    assert largest == 8 * 1000
+    assert largest == cached
     largest = 0
     log_sum_over_old(torch.randn(5000, 4), rows)
-    assert largest == rows_module.QUERIES_AT_ONCE * 1000
+    assert largest == cached
 
 
 def test_mean_by_position() -> None:
@@ -226,8 +226,9 @@ def test_mean_by_position() -> None:
 
 def test_counts_in_pieces_are_those_of_all_scores_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # Small whole numbers: products of any shape are the same to the last bit.
-    monkeypatch.setattr("promptdsi.model.rows.CHUNK", 16)
-    monkeypatch.setattr("promptdsi.model.rows.QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr(rows_module, "CHUNK", 16)
+    monkeypatch.setattr(rows_module, "QUERIES_AT_ONCE", 3)
+    monkeypatch.setattr(rows_module, "CACHED_SCORES", 7)
     rows = Rows(4)
     generator = torch.Generator().manual_seed(0)
     for block in range(3):
