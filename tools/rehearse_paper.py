@@ -3,8 +3,8 @@
     python -m tools.rehearse_paper [--hours 3] [--folder .] [--pages N --lines N --relevant N]   # writes docs/results/rehearsal.{json,md}
 
 Raw files in the official formats are made in FOLDER/rehearsal, then every command of docs/research.md runs there as a process of its own,
-one for each system of experiments/main.toml in both settings of experiments/scales/rehearsal.toml. Finished stages are not run again, so
-an interrupted rehearsal continues. With --hours, a stage that is still running at the end is interrupted; what is missing is listed.
+one for each system of experiments/main.toml in both settings of experiments/scales/rehearsal.toml, the settings side by side. Finished
+stages are not run again, so an interrupted rehearsal continues. With --hours, what still runs at the end is interrupted and listed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,35 +79,70 @@ def _run_of(name: str, setting: str, label: str) -> Stage:
     return Stage(name, setting, f"{RUN} --setting {setting} --only {shlex.quote(label)}")
 
 
-def run_stage(stage: Stage, folder: Path, until: float) -> dict[str, Any]:
-    """Run a command in the folder; its wall time, processor time and peak memory. Interrupted when `until` has passed."""
-    arguments = [str(ROOT / part) if part.startswith("experiments/") else part for part in shlex.split(stage.command)]
-    arguments = [sys.executable, *(["-m", "promptdsi", *arguments[1:]] if arguments[0] == "promptdsi" else arguments[1:])]
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    started = time.monotonic()
-    with (folder / "rehearsal" / "log.txt").open("a") as log:
-        log.write(f"\n$ {stage.command}\n")
-        log.flush()
-        process = subprocess.Popen(
-            arguments, cwd=folder, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log, start_new_session=True
-        )
-        interrupted = False
-        while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
-            if not interrupted and time.monotonic() > until:
-                process.send_signal(signal.SIGINT)
-                interrupted = True
+class Rehearsal:
+    """Runs stages as processes in the folder, and keeps what was measured in `rehearsal/measured.json` there."""
+
+    def __init__(self, folder: Path, hours: float) -> None:
+        self.folder, self.until = folder, time.monotonic() + 3600 * hours
+        self.state, self.lock = folder / "rehearsal" / "measured.json", threading.Lock()
+        self.state.parent.mkdir(parents=True, exist_ok=True)
+        self.measured: dict[str, dict[str, Any]] = json.loads(self.state.read_text("utf-8")) if self.state.is_file() else {}
+
+    def run(self, planned: Sequence[Stage]) -> None:
+        """Run what comes first, then the data sets side by side, each on its share of the cores, and then the rest."""
+        of_setting = [[stage for stage in planned if stage.setting == setting] for setting in SETTINGS]
+        end = max(number for number, stage in enumerate(planned) if stage.setting) + 1
+        every = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.run_in_turn([stage for stage in planned[:end] if not stage.setting], every)
+        with ThreadPoolExecutor(len(of_setting)) as pool:
+            running = [pool.submit(self.run_in_turn, each, every[number::2] or every) for number, each in enumerate(of_setting)]
             try:
+                wait(running)
+            except KeyboardInterrupt:  # the commands are interrupted as at the end of the hours, and what was measured is written
+                self.until = 0.0
+        for each in running:
+            each.result()
+        self.run_in_turn(planned[end:], every)
+
+    def run_in_turn(self, planned: Sequence[Stage], cores: Sequence[int]) -> None:
+        for stage in planned:
+            if self.measured.get(stage.command, {}).get("state") == DONE or time.monotonic() > self.until:
+                continue
+            print(stage.command, flush=True)
+            measured = self.run_stage(stage, cores)
+            print(f"  {stage.name}: {measured}", flush=True)
+            with self.lock:
+                self.measured[stage.command] = measured
+                self.state.write_text(json.dumps(self.measured, indent=2) + "\n", "utf-8")
+
+    def run_stage(self, stage: Stage, cores: Sequence[int]) -> dict[str, Any]:
+        """Run a command; its wall time, processor time and peak memory. Interrupted when the hours have passed."""
+        arguments = [str(ROOT / part) if part.startswith("experiments/") else part for part in shlex.split(stage.command)]
+        arguments = [sys.executable, *(["-m", "promptdsi", *arguments[1:]] if arguments[0] == "promptdsi" else arguments[1:])]
+        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        started = time.monotonic()
+        with (self.folder / "rehearsal" / f"log{stage.setting and '-'}{stage.setting}.txt").open("a") as log:
+            log.write(f"\n$ {stage.command}\n")
+            log.flush()
+            process = subprocess.Popen(
+                arguments, cwd=self.folder, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log, start_new_session=True
+            )
+            if cores:
+                os.sched_setaffinity(process.pid, cores)  # before it counts them to choose its threads
+            interrupted = False
+            while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
+                if not interrupted and time.monotonic() > self.until:
+                    process.send_signal(signal.SIGINT)
+                    interrupted = True
                 time.sleep(0.1)
-            except KeyboardInterrupt:  # the command is interrupted as at the end of the hours, and what was measured is written
-                until = 0.0
-    status, usage = ended[1:]
-    process.returncode = os.waitstatus_to_exitcode(status)
-    # ru_maxrss starts with what this small process holds, some 50 MiB.
-    seconds = {"wall s": round(time.monotonic() - started, 1), "processor s": round(usage.ru_utime + usage.ru_stime, 1)}
-    return seconds | {
-        "peak GiB": round(usage.ru_maxrss / 2**20, 2),
-        "state": DONE if not process.returncode else STOPPED if interrupted else FAILED,
-    }
+        status, usage = ended[1:]
+        process.returncode = os.waitstatus_to_exitcode(status)
+        # ru_maxrss starts with what this small process holds, some 50 MiB.
+        seconds = {"wall s": round(time.monotonic() - started, 1), "processor s": round(usage.ru_utime + usage.ru_stime, 1)}
+        return seconds | {
+            "peak GiB": round(usage.ru_maxrss / 2**20, 2),
+            "state": DONE if not process.returncode else STOPPED if interrupted else FAILED,
+        }
 
 
 def recorded(folder: Path) -> dict[str, dict[str, str]]:
@@ -147,21 +185,11 @@ def estimate(measured: dict[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def rehearse(folder: Path, counts: Counts, hours: float) -> None:
-    (folder / "rehearsal").mkdir(parents=True, exist_ok=True)
-    state = folder / "rehearsal" / "measured.json"
-    measured: dict[str, dict[str, Any]] = json.loads(state.read_text("utf-8")) if state.is_file() else {}
-    until = time.monotonic() + 3600 * hours
-    for stage in stages(counts):
-        if measured.get(stage.command, {}).get("state") != DONE and time.monotonic() < until:
-            print(stage.command, flush=True)
-            measured[stage.command] = run_stage(stage, folder, until)
-            print(f"  {measured[stage.command]}", flush=True)
-            state.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
-            if measured[stage.command]["state"] == STOPPED:
-                break
-    write_report(folder, counts, measured)
-    if any(stage["state"] == FAILED for stage in measured.values()):
-        raise SystemExit(f"a command failed; see {folder / 'rehearsal' / 'log.txt'}")
+    rehearsal = Rehearsal(folder, hours)
+    rehearsal.run(stages(counts))
+    write_report(folder, counts, rehearsal.measured)
+    if any(stage["state"] == FAILED for stage in rehearsal.measured.values()):
+        raise SystemExit(f"a command failed; see {folder / 'rehearsal'}/log*.txt")
 
 
 def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any]]) -> None:
@@ -170,6 +198,10 @@ def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any
         {"stage": stage.name, "data": SETTINGS.get(stage.setting, "–"), **measured.get(stage.command, nothing)} for stage in stages(counts)
     ]
     finished = [row for row in rows if row["state"] == DONE]
+    of_data = {data: [row for row in finished if row["data"] == data] for data in ("–", *SETTINGS.values())}
+    seconds = {data: sum(row["wall s"] for row in those) for data, those in of_data.items()}
+    peaks = {data: max((row["peak GiB"] for row in those), default=0.0) for data, those in of_data.items()}
+    alone, alone_peak = seconds.pop("–"), peaks.pop("–")
     full_size = counts == Counts()
     sizes = " ".join(f"--{name} {size}" for name, size in counts._asdict().items())
     evidence.write(
@@ -179,9 +211,9 @@ def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any
         rows,
         documents=f"{counts.pages:,} pages of NQ; {counts.relevant:,} of {counts.lines:,} lines of MS MARCO",
         stages=f"{len(finished)} of {len(rows)} done",
-        hours=round(sum(row["wall s"] for row in finished) / 3600, 2),
-        **{"processor seconds per second": round(sum(row["processor s"] for row in finished) / sum(row["wall s"] for row in finished), 2)},
-        peak=f"{max(row['peak GiB'] for row in finished):.2f} GiB",
+        hours=round((alone + max(seconds.values())) / 3600, 2),
+        **{"how": "the two data sets side by side, each on half of the cores"},
+        peak=f"{max(alone_peak, sum(peaks.values())):.2f} GiB at most, of both data sets together",
         **{"not as in the paper": NOT_AS_IN_THE_PAPER},
         **{"estimate for the paper's scale, not measured": estimate(measured), "runs (seconds by the wall clock)": recorded(folder)},
         commands={f"{number}": f"`{stage.command}`" for number, stage in enumerate(stages(counts), 1)},
