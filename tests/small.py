@@ -13,6 +13,8 @@ import tiny
 from promptdsi import Corpus, Index
 from promptdsi.aliases import METHOD_OPTIONS
 from promptdsi.corpus.sources import Request, build_stream
+from promptdsi.index.manifest import Manifest
+from promptdsi.index.store import Store
 from promptdsi.index.verb_options import CreateOptions
 from promptdsi.methods import methods
 from promptdsi.methods.options import flatten_params
@@ -66,3 +68,14 @@ def signature(index: Index | Path, queries: list[str] = QUERIES) -> tuple[Any, .
     """What a reader sees: every document with its score, for some queries."""
     opened = index if isinstance(index, Index) else Index.open(index, device="cpu")
     return tuple((hit.docid, round(hit.score, 5), hit.title) for hits in opened.search(queries, k=1000) for hit in hits)
+
+
+def signatures(place: Path) -> dict[int, Any]:
+    """What a reader sees in every generation that is not pruned."""
+    numbers = [state.number for state in Store(place).log() if isinstance(state, Manifest)]
+    return {number: signature(Index.open(place, at=number, device="cpu")) for number in numbers}
+
+
+def contents(folder: Path) -> bytes:
+    """Names and contents of all files below it."""
+    return b"\n".join(path.name.encode() + path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())

@@ -39,10 +39,6 @@ def marked(number: int) -> Corpus:
     return Corpus(documents, queries, {"train": train, "dev": [Judgement(f"v{number}", secret)]}, name=f"marked-{number}")
 
 
-def bytes_of(place: Path) -> bytes:
-    return b"\n".join(path.name.encode() + path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
-
-
 def grown(place: Path, backbone: str) -> Index:
     """A marked document in D0, one in a corpus that was added fast and tuned, one that was replaced, one rolled back."""
     index = small.create(place, marked(0), backbone, keep_probes=5, keep_queries=True)
@@ -61,11 +57,11 @@ def test_after_purge_no_byte_of_the_document_is_left(tmp_path: Path, backbone: s
     index = grown(place, backbone)
     secrets = [f"{MARK}-{number}" for number in range(4)]
     rows = secret_rows(index, secrets)
-    assert len(rows) == 6 and all(row in bytes_of(place) for row in rows)
+    assert len(rows) == 6 and all(row in small.contents(place) for row in rows)
     others = {hit.docid: hit.score for hit in index.search("bread", k=100) if hit.docid not in secrets}
-    assert MARK.encode() in bytes_of(place)
+    assert MARK.encode() in small.contents(place)
     manifest = index.purge(secrets)
-    left = bytes_of(place)
+    left = small.contents(place)
     assert MARK.encode() not in left.lower() and not any(row in left for row in rows)
     assert subprocess.run(["grep", "-r", "-i", "-a", MARK, str(place)], capture_output=True, check=False).returncode == 1
     assert {hit.docid: hit.score for hit in index.search("bread", k=100)} == others
@@ -98,7 +94,7 @@ def test_purge_without_names_takes_the_deleted_ones(tmp_path: Path, backbone: st
     index.delete(f"{MARK}-0")
     manifest = index.purge()
     assert manifest.event == {"documents": 1, "replaced": 1}  # the deleted document, and a version of one that stays
-    assert index.get(f"{MARK}-2").text.endswith("has moved.") and f"{MARK} of number 2".encode() not in bytes_of(tmp_path / "index")
+    assert index.get(f"{MARK}-2").text.endswith("has moved.") and f"{MARK} of number 2".encode() not in small.contents(tmp_path / "index")
     with pytest.raises(PromptDSIError, match="no deleted document is left to purge"):
         index.purge()
     with pytest.raises(DataError, match="holds no document 'nobody'"):
@@ -143,7 +139,7 @@ def test_purge_erases_what_merged_corpora_share(tmp_path: Path, backbone: str, m
         with pytest.raises(DataError, match=r"'.*/same.txt' and '.*/same.txt' arrived together with the same text: purge both"):
             index.purge(docid)
     assert index.purge(["here/same.txt", "there/same.txt"]).event == {"documents": 2} and not index.verify().problems
-    assert b"lantern twice" not in bytes_of(tmp_path / "index") and index.get("kept").text == "Another lantern."
+    assert b"lantern twice" not in small.contents(tmp_path / "index") and index.get("kept").text == "Another lantern."
 
 
 def test_every_version_of_a_document_is_counted(tmp_path: Path, backbone: str) -> None:
@@ -158,7 +154,7 @@ def test_purge_keeps_nothing_of_earlier_crashes(place: Path, corpora: list[Corpu
     (place / "blobs/.documents.crashed").write_text(victim.text)
     (place / "generations/.000003.json.crashed").write_text(victim.docid)
     Index.open(place, device="cpu").purge(victim.docid)
-    assert victim.text[:40].encode() not in bytes_of(place) and victim.docid.encode() not in bytes_of(place)
+    assert victim.text[:40].encode() not in small.contents(place) and victim.docid.encode() not in small.contents(place)
 
 
 WATCHED = """
@@ -225,11 +221,11 @@ def test_the_past_may_be_gone_while_adding(place: Path, corpora: list[Corpus]) -
 def test_nothing_is_kept_that_was_not_asked_for(corpora: list[Corpus], backbone: str, tmp_path: Path) -> None:
     """By default no query is in the index: not annotated, not pseudo, not dev."""
     index = small.create(tmp_path / "index", corpora[0], backbone)
-    everything = bytes_of(tmp_path / "index")
+    everything = small.contents(tmp_path / "index")
     for query in corpora[0].queries:
         assert query.text.encode() not in everything
     index.evaluate(corpora[0], record=True)  # ranks only
-    assert not any(query.text.encode() in bytes_of(tmp_path / "index") for query in corpora[0].queries)
+    assert not any(query.text.encode() in small.contents(tmp_path / "index") for query in corpora[0].queries)
 
 
 def test_purge_does_not_touch_what_others_learned(place: Path, corpora: list[Corpus]) -> None:

@@ -73,10 +73,6 @@ def word_scores(index: Index, query: str) -> dict[str, list[tuple[str, float]]]:
     return {hit.docid: hit.why.words for hit in hits if hit.why is not None and hit.docid != SECRET.docid}
 
 
-def bytes_of(place: Path) -> bytes:
-    return b"\n".join(path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file())
-
-
 def test_no_change_to_other_documents_moves_a_word_an_idf_or_a_fusion_number(place: Path, corpora: list[Corpus]) -> None:
     index = Index.open(place, device="cpu")
     first = index.manifest
@@ -178,7 +174,7 @@ def test_purge_leaves_no_word_that_only_the_document_had_and_the_others_as_they_
         left = {term: value for term, value in statistics[number].items() if term not in erased}
         assert frequencies(index, manifest) == left
         assert fusion(manifest) == fusion(history[0])
-    content = bytes_of(place)
+    content = small.contents(place)
     assert not [word for word in planted if encode_term(word, salt) in content or word.encode() in content.lower()]
     assert [word_scores(Index.open(place, at=at, device="cpu"), f"{SHARED} barley mill") for at in generations] == scores
     assert {hit.docid for hit in index.search(f"{MARK} {SHARED}", k=2)} == {"miller", "baker"}
