@@ -52,6 +52,13 @@ class Terms(Sequence[bytes]):
         return [self[number] for number in range(0, len(self), EVERY)]
 
 
+class Occurrences(NamedTuple):
+    """The passages that contain a term, ascending, and how often each does: (n,) each."""
+
+    passages: NDArray[np.int32]
+    counts: NDArray[np.uint16]
+
+
 class Postings(NamedTuple):
     """The words of a corpus's passages. The field names are those of the tensors on disk."""
 
@@ -65,6 +72,11 @@ class Postings(NamedTuple):
     @property
     def terms(self) -> Terms:
         return Terms(self.text, self.ends)
+
+    def occurrences(self, number: int) -> Occurrences:
+        """Where the term with this number occurs."""
+        inside = slice(*self.pointers[number : number + 2].tolist())
+        return Occurrences(self.passages[inside], self.counts[inside])
 
     @property
     def live(self) -> int:

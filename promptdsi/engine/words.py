@@ -18,18 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.corpus.split_words import split_words
-from promptdsi.engine.postings import Ints, Postings, Terms, WordStatistics, encode_term, merge_small
+from promptdsi.engine.postings import Ints, Occurrences, Postings, Terms, WordStatistics, encode_term, merge_small
 from promptdsi.model.path import Floats
 
 K1, B = 1.5, 0.75
 
 
 class QueryTerm(NamedTuple):
-    """A word of a query: its share of the query's information, and its number in each of the table's postings (-1: not there)."""
+    """A word of a query: its share of the query's information, and where it occurs in each of the table's postings."""
 
     word: str
     share: float
-    numbers: tuple[int, ...]
+    occurrences: tuple[Occurrences | None, ...]
 
 
 class WordTable:
@@ -79,10 +79,12 @@ class WordTable:
         encoded = {word: encode_term(word, self.salt) for word in counts}
         weights = {word: count * self.statistics.idf(self.known_terms.find(encoded[word])) for word, count in counts.items()}
         total = sum(weights.values())
-        terms = [
-            QueryTerm(word, weight / total, tuple(terms.find(encoded[word]) for terms in self.terms)) for word, weight in weights.items()
-        ]
-        return WordQuery(self, [term for term in terms if max(term.numbers) >= 0], total)
+        terms = [QueryTerm(word, weight / total, self._occurrences(encoded[word])) for word, weight in weights.items()]
+        return WordQuery(self, [term for term in terms if any(term.occurrences)], total)
+
+    def _occurrences(self, term: bytes) -> tuple[Occurrences | None, ...]:
+        numbers = [terms.find(term) for terms in self.terms]
+        return tuple(part.occurrences(number) if number >= 0 else None for part, number in zip(self.postings, numbers, strict=True))
 
 
 class WordQuery:
@@ -101,16 +103,15 @@ class WordQuery:
             low, high = max(first - start, 0), min(first + len(scores) - start, len(part.lengths))
             if low >= high:
                 continue
+            bounds = np.array([low, high], np.int32)  # of the type of the passages, which are copied otherwise
             for term in self.terms:
-                if term.numbers[number] < 0:
+                if (occurrences := term.occurrences[number]) is None:
                     continue
-                begin, end = part.pointers[term.numbers[number]], part.pointers[term.numbers[number] + 1]
-                passages = part.passages[begin:end]
+                passages, integers = occurrences
                 if low or high < len(part.lengths):
-                    inside = np.searchsorted(passages, (low, high))
-                    begin, end = begin + inside[0], begin + inside[1]
-                    passages = part.passages[begin:end]
-                counts = part.counts[begin:end].astype(np.float32)
+                    inside = slice(*np.searchsorted(passages, bounds).tolist())
+                    passages, integers = passages[inside], integers[inside]
+                counts = integers.astype(np.float32)
                 share = counts / (counts + table.penalties[number][passages])
                 # A term has each passage once, so no two of these additions meet.
                 scores[passages + np.int64(start - first)] += np.float32(table.weight * term.share) * share
@@ -138,17 +139,17 @@ class WordQuery:
         saturation = np.zeros((len(self.terms), len(numbers)))
         blocks = np.searchsorted(table.firsts, numbers, side="right") - 1
         for block in set(blocks.tolist()):
-            part, inside = table.postings[block], np.flatnonzero(blocks == block)
-            local = numbers[inside] - table.firsts[block]
-            penalty = K1 * (1 - B + B * part.lengths[local] / table.statistics.average)
+            inside = np.flatnonzero(blocks == block)
+            local = (numbers[inside] - table.firsts[block]).astype(np.int32)  # of the type of the passages, which are copied otherwise
+            counts = np.zeros((len(self.terms), len(local)))
             for row, term in enumerate(self.terms):
-                if (number := term.numbers[block]) < 0:
+                if (occurrences := term.occurrences[block]) is None:
                     continue
-                first, end = part.pointers[number], part.pointers[number + 1]
-                passages = part.passages[first:end]
-                position = np.minimum(np.searchsorted(passages, local), len(passages) - 1)
-                counts = np.where(passages[position] == local, part.counts[first + position], 0).astype(np.float64)
-                saturation[row, inside] = counts / (counts + penalty)
+                position = np.searchsorted(occurrences.passages, local)
+                matching = occurrences.passages.take(position, mode="clip") == local
+                counts[row] = matching * occurrences.counts.take(position, mode="clip")
+            penalty = K1 * (1 - B + B * table.postings[block].lengths[local] / table.statistics.average)
+            saturation[:, inside] = counts / (counts + penalty)
         return saturation
 
 

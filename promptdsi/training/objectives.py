@@ -16,7 +16,6 @@ from promptdsi.model.path import EPS, unit
 from promptdsi.model.rows import QUERIES_AT_ONCE, OldRows, Rows, mask_deleted, small_pieces
 from promptdsi.training.distributed import World
 
-
 Masked = tuple[Tensor, Tensor]  # (S,), (S,): pairs of query and row that are left out of the softmax
 
 
