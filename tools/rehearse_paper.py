@@ -3,8 +3,9 @@
     python -m tools.rehearse_paper [--hours 3] [--folder .] [--pages N --lines N --relevant N]   # writes docs/results/rehearsal.{json,md}
 
 Raw files in the official formats are made in FOLDER/rehearsal, then every command of docs/research.md runs there as a process of its own,
-one for each system of experiments/main.toml in both settings of experiments/scales/rehearsal.toml, the settings side by side. Finished
-stages are not run again, so an interrupted rehearsal continues. With --hours, what still runs at the end is interrupted and listed.
+one for each system of experiments/main.toml in both settings of experiments/scales/rehearsal.toml, two at a time, each on half of the
+cores. Finished stages are not run again, so an interrupted rehearsal continues. With --hours, what still runs at the end is interrupted and
+listed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -28,11 +30,13 @@ from tools import evidence
 from tools.rehearsal_data import MS_WORDS, NQ_WORDS, Counts, write_bert, write_few, write_msmarco, write_nq, write_t5
 
 ROOT = Path(__file__).resolve().parent.parent
-SETTINGS = {"nq": "NQ320k", "ms": "MS MARCO 300k"}
+SETTINGS = {"ms": "MS MARCO 300k", "nq": "NQ320k"}  # the larger first: its D0 is what most has to wait for
 BENCH = "--scale rehearsal --results rehearsal/results --offline"
 RUN = f"promptdsi bench run experiments/main.toml {BENCH}"
 FEW = 200  # documents for which the random T5 writes queries: it would take hours for all
 MAX_WORDS = 4_096  # to which the sources truncate a page
+LANES = 2  # stages at a time
+FIRST = ("stream, then BM25", "D0")  # what the other stages of a data set need
 DONE, STOPPED, FAILED, MISSING = "done", "interrupted", "failed", "not run"
 NOT_AS_IN_THE_PAPER = (
     "a random BERT of two layers and width 64; pages of 120 words (NQ) and 40 (MS MARCO); one train query and one pseudo-query (`spans`) "
@@ -75,6 +79,14 @@ def stages(counts: Counts) -> list[Stage]:
     return [*planned, Stage("report", "", f"promptdsi bench report {reported} --scale rehearsal --results rehearsal/results")]
 
 
+def next_ready(pending: Sequence[Stage], running: Sequence[Stage]) -> Stage | None:
+    """The first stage that waits for nothing: a data set's systems wait for its stream and its D0, and D0 for the stream."""
+    for number, stage in enumerate(pending):
+        if not any(other.name in FIRST and other.setting == stage.setting for other in (*running, *pending[:number])):
+            return stage
+    return None
+
+
 def _run_of(name: str, setting: str, label: str) -> Stage:
     return Stage(name, setting, f"{RUN} --setting {setting} --only {shlex.quote(label)}")
 
@@ -84,36 +96,62 @@ class Rehearsal:
 
     def __init__(self, folder: Path, hours: float) -> None:
         self.folder, self.until = folder, time.monotonic() + 3600 * hours
-        self.state, self.lock = folder / "rehearsal" / "measured.json", threading.Lock()
+        self.state = folder / "rehearsal" / "measured.json"
         self.state.parent.mkdir(parents=True, exist_ok=True)
-        self.measured: dict[str, dict[str, Any]] = json.loads(self.state.read_text("utf-8")) if self.state.is_file() else {}
+        state: dict[str, Any] = json.loads(self.state.read_text("utf-8")) if self.state.is_file() else {}
+        self.measured: dict[str, dict[str, Any]] = state.get("stages", {})
+        self.started: float = time.monotonic() - state.get("seconds", 0.0)  # of the clock, over all continuations
 
     def run(self, planned: Sequence[Stage]) -> None:
-        """Run what comes first, then the data sets side by side, each on its share of the cores, and then the rest."""
-        of_setting = [[stage for stage in planned if stage.setting == setting] for setting in SETTINGS]
-        end = max(number for number, stage in enumerate(planned) if stage.setting) + 1
+        """Run what comes first, then the data sets, two stages at a time, each on its share of the cores, and then the rest."""
+        of_data = [stage for stage in planned if stage.setting]
+        end = planned.index(of_data[-1]) + 1
         every = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        self.run_in_turn([stage for stage in planned[:end] if not stage.setting], every)
-        with ThreadPoolExecutor(len(of_setting)) as pool:
-            running = [pool.submit(self.run_in_turn, each, every[number::2] or every) for number, each in enumerate(of_setting)]
+        self.run_together([stage for stage in planned[:end] if not stage.setting], [every])
+        self.run_together(of_data, [every[lane::LANES] or every for lane in range(LANES)])
+        self.run_together(planned[end:], [every])
+
+    def run_together(self, planned: Sequence[Stage], lanes: Sequence[Sequence[int]]) -> None:
+        """Run the stages, in each lane one after the other on its cores."""
+        pending = [stage for stage in planned if self.measured.get(stage.command, {}).get("state") != DONE]
+        running: list[Stage] = []
+        changed = threading.Condition()
+
+        def work(cores: Sequence[int]) -> None:
+            while True:
+                with changed:
+                    while (stage := next_ready(pending, running)) is None and pending and time.monotonic() < self.until:
+                        changed.wait(1.0)
+                    if stage is None or time.monotonic() > self.until:
+                        return
+                    pending.remove(stage)
+                    running.append(stage)
+                print(stage.command, flush=True)
+                measured = self.run_stage(stage, cores)
+                print(f"  {stage.name} ({stage.setting or 'both'}): {measured}", flush=True)
+                with changed:
+                    running.remove(stage)
+                    self.measured[stage.command] = measured
+                    self.write()
+                    if measured["state"] != DONE and stage.name in FIRST:  # what needs it would only fail too
+                        pending[:] = [other for other in pending if other.setting != stage.setting]
+                    changed.notify_all()
+
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            working = [pool.submit(work, cores) for cores in lanes]
             try:
-                wait(running)
+                wait(working)
             except KeyboardInterrupt:  # the commands are interrupted as at the end of the hours, and what was measured is written
                 self.until = 0.0
-        for each in running:
+        for each in working:
             each.result()
-        self.run_in_turn(planned[end:], every)
 
-    def run_in_turn(self, planned: Sequence[Stage], cores: Sequence[int]) -> None:
-        for stage in planned:
-            if self.measured.get(stage.command, {}).get("state") == DONE or time.monotonic() > self.until:
-                continue
-            print(stage.command, flush=True)
-            measured = self.run_stage(stage, cores)
-            print(f"  {stage.name}: {measured}", flush=True)
-            with self.lock:
-                self.measured[stage.command] = measured
-                self.state.write_text(json.dumps(self.measured, indent=2) + "\n", "utf-8")
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def write(self) -> None:
+        self.state.write_text(json.dumps({"seconds": self.seconds, "stages": self.measured}, indent=2) + "\n", "utf-8")
 
     def run_stage(self, stage: Stage, cores: Sequence[int]) -> dict[str, Any]:
         """Run a command; its wall time, processor time and peak memory. Interrupted when the hours have passed."""
@@ -121,7 +159,8 @@ class Rehearsal:
         arguments = [sys.executable, *(["-m", "promptdsi", *arguments[1:]] if arguments[0] == "promptdsi" else arguments[1:])]
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         started = time.monotonic()
-        with (self.folder / "rehearsal" / f"log{stage.setting and '-'}{stage.setting}.txt").open("a") as log:
+        words = re.findall(r"[a-z0-9+*]+", f"{stage.setting} {stage.name}".lower())
+        with (self.folder / "rehearsal" / f"log-{'-'.join(words)}.txt").open("a") as log:
             log.write(f"\n$ {stage.command}\n")
             log.flush()
             process = subprocess.Popen(
@@ -187,21 +226,18 @@ def estimate(measured: dict[str, dict[str, Any]]) -> dict[str, str]:
 def rehearse(folder: Path, counts: Counts, hours: float) -> None:
     rehearsal = Rehearsal(folder, hours)
     rehearsal.run(stages(counts))
-    write_report(folder, counts, rehearsal.measured)
+    write_report(folder, counts, rehearsal.measured, rehearsal.seconds)
     if any(stage["state"] == FAILED for stage in rehearsal.measured.values()):
-        raise SystemExit(f"a command failed; see {folder / 'rehearsal'}/log*.txt")
+        raise SystemExit(f"a command failed; see {folder / 'rehearsal'}/log-*.txt")
 
 
-def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any]]) -> None:
+def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any]], seconds: float) -> None:
     nothing = {"wall s": "–", "processor s": "–", "peak GiB": "–", "state": MISSING}
     rows = [
         {"stage": stage.name, "data": SETTINGS.get(stage.setting, "–"), **measured.get(stage.command, nothing)} for stage in stages(counts)
     ]
     finished = [row for row in rows if row["state"] == DONE]
-    of_data = {data: [row for row in finished if row["data"] == data] for data in ("–", *SETTINGS.values())}
-    seconds = {data: sum(row["wall s"] for row in those) for data, those in of_data.items()}
-    peaks = {data: max((row["peak GiB"] for row in those), default=0.0) for data, those in of_data.items()}
-    alone, alone_peak = seconds.pop("–"), peaks.pop("–")
+    peaks = sorted(row["peak GiB"] for row in rows if row["peak GiB"] != "–")
     full_size = counts == Counts()
     sizes = " ".join(f"--{name} {size}" for name, size in counts._asdict().items())
     evidence.write(
@@ -211,9 +247,9 @@ def write_report(folder: Path, counts: Counts, measured: dict[str, dict[str, Any
         rows,
         documents=f"{counts.pages:,} pages of NQ; {counts.relevant:,} of {counts.lines:,} lines of MS MARCO",
         stages=f"{len(finished)} of {len(rows)} done",
-        hours=round((alone + max(seconds.values())) / 3600, 2),
-        **{"how": "the two data sets side by side, each on half of the cores"},
-        peak=f"{max(alone_peak, sum(peaks.values())):.2f} GiB at most, of both data sets together",
+        hours=round(seconds / 3600, 2),
+        how="two stages at a time, each on half of the cores",
+        peak=f"{sum(peaks[-LANES:]):.2f} GiB at most, of the two largest stages together",
         **{"not as in the paper": NOT_AS_IN_THE_PAPER},
         **{"estimate for the paper's scale, not measured": estimate(measured), "runs (seconds by the wall clock)": recorded(folder)},
         commands={f"{number}": f"`{stage.command}`" for number, stage in enumerate(stages(counts), 1)},

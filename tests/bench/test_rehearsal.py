@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from promptdsi.bench.plan import read_experiment
 from promptdsi.corpus.sources import Request, build_stream
 from promptdsi.methods.bm25 import BM25
@@ -44,3 +46,14 @@ def test_its_raw_files_are_read_as_the_official_ones_are(run: Any, tmp_path: Pat
     outcome = run("bench", "run", str(ROOT / "experiments/main.toml"), *arguments)  # in tmp_path, where rehearsal/ is
     assert outcome.returncode == 0, outcome.stderr
     assert len(json.loads(outcome.stdout)["written"]) == 1
+
+
+def test_systems_wait_for_their_stream_and_their_d0_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from tools.rehearse_paper import Stage, next_ready
+
+    stream, d0, system, other = (
+        Stage(name, data, "") for name, data in (("stream, then BM25", "ms"), ("D0", "ms"), ("S++", "ms"), ("S++", "nq"))
+    )
+    assert next_ready([d0, system], [stream]) is None and next_ready([d0, system], []) is d0
+    assert next_ready([system, other], [d0]) is other and next_ready([system], [other]) is system
