@@ -117,25 +117,33 @@ class Rehearsal:
         running: list[Stage] = []
         changed = threading.Condition()
 
+        def next_stage() -> Stage | None:
+            with changed:
+                while (stage := next_ready(pending, running)) is None and pending and time.monotonic() < self.until:
+                    changed.wait(1.0)
+                if stage is None or time.monotonic() > self.until:
+                    return None
+                pending.remove(stage)
+                running.append(stage)
+                return stage
+
         def work(cores: Sequence[int]) -> None:
-            while True:
-                with changed:
-                    while (stage := next_ready(pending, running)) is None and pending and time.monotonic() < self.until:
-                        changed.wait(1.0)
-                    if stage is None or time.monotonic() > self.until:
-                        return
-                    pending.remove(stage)
-                    running.append(stage)
+            if cores:
+                os.sched_setaffinity(0, cores)  # of this thread, and so of the processes that it starts
+            while (stage := next_stage()) is not None:
                 print(stage.command, flush=True)
-                measured = self.run_stage(stage, cores)
-                print(f"  {stage.name} ({stage.setting or 'both'}): {measured}", flush=True)
-                with changed:
-                    running.remove(stage)
-                    self.measured[stage.command] = measured
-                    self.write()
-                    if measured["state"] != DONE and stage.name in FIRST:  # what needs it would only fail too
-                        pending[:] = [other for other in pending if other.setting != stage.setting]
-                    changed.notify_all()
+                measured: dict[str, Any] = {"state": FAILED}
+                try:
+                    measured = self.run_stage(stage)
+                finally:
+                    print(f"  {stage.name} ({stage.setting or 'both'}): {measured}", flush=True)
+                    with changed:
+                        running.remove(stage)
+                        self.measured[stage.command] = measured
+                        if measured["state"] != DONE and stage.name in FIRST:  # what needs it would only fail too
+                            pending[:] = [other for other in pending if other.setting != stage.setting]
+                        changed.notify_all()
+                        self.write()
 
         with ThreadPoolExecutor(len(lanes)) as pool:
             working = [pool.submit(work, cores) for cores in lanes]
@@ -153,25 +161,23 @@ class Rehearsal:
     def write(self) -> None:
         self.state.write_text(json.dumps({"seconds": self.seconds, "stages": self.measured}, indent=2) + "\n", "utf-8")
 
-    def run_stage(self, stage: Stage, cores: Sequence[int]) -> dict[str, Any]:
+    def run_stage(self, stage: Stage) -> dict[str, Any]:
         """Run a command; its wall time, processor time and peak memory. Interrupted when the hours have passed."""
         arguments = [str(ROOT / part) if part.startswith("experiments/") else part for part in shlex.split(stage.command)]
         arguments = [sys.executable, *(["-m", "promptdsi", *arguments[1:]] if arguments[0] == "promptdsi" else arguments[1:])]
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         started = time.monotonic()
-        words = re.findall(r"[a-z0-9+*]+", f"{stage.setting} {stage.name}".lower())
+        words = re.findall(r"[a-z0-9+]+", f"{stage.setting} {stage.name}".lower().replace("*", " star"))
         with (self.folder / "rehearsal" / f"log-{'-'.join(words)}.txt").open("a") as log:
             log.write(f"\n$ {stage.command}\n")
             log.flush()
             process = subprocess.Popen(
                 arguments, cwd=self.folder, env=os.environ | {"PYTHONPATH": paths}, stdout=log, stderr=log, start_new_session=True
             )
-            if cores:
-                os.sched_setaffinity(process.pid, cores)  # before it counts them to choose its threads
             interrupted = False
             while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
                 if not interrupted and time.monotonic() > self.until:
-                    process.send_signal(signal.SIGINT)
+                    os.kill(process.pid, signal.SIGINT)  # not by `process`, which would wait for it itself
                     interrupted = True
                 time.sleep(0.1)
         status, usage = ended[1:]

@@ -41,8 +41,9 @@ class QueryCache:
         if not self.path.exists():
             return
         valid = 0
-        with self.path.open("rb") as lines:  # one by one: fifteen queries of 300,000 documents are half a gigabyte
-            for raw in lines:
+        with self.path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # streams that are built side by side share a cache
+            for raw in file:  # one by one: fifteen queries of 300,000 documents are half a gigabyte
                 try:
                     entry = json.loads(raw)
                     self.queries[entry["content"]] = list(entry["queries"])
@@ -51,12 +52,12 @@ class QueryCache:
                 if not raw.endswith(b"\n"):
                     break
                 valid += len(raw)
-        with self.path.open("r+b") as file:
             file.truncate(valid)
 
     def add(self, entries: Iterable[tuple[str, list[str]]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             for content, queries in entries:
                 self.queries[content] = queries
                 file.write(json.dumps({"content": content, "queries": queries}, ensure_ascii=False).encode("utf-8") + b"\n")

@@ -107,12 +107,11 @@ class WordQuery:
             for term in self.terms:
                 if (occurrences := term.occurrences[number]) is None:
                     continue
-                passages, integers = occurrences
+                passages, counts = occurrences
                 if low or high < len(part.lengths):
                     inside = slice(*np.searchsorted(passages, bounds).tolist())
-                    passages, integers = passages[inside], integers[inside]
-                counts = integers.astype(np.float32)
-                share = counts / (counts + table.penalties[number][passages])
+                    passages, counts = passages[inside], counts[inside]
+                share = counts / (counts + table.penalties[number][passages])  # float32: a float32 and 16 bits
                 # A term has each passage once, so no two of these additions meet.
                 scores[passages + np.int64(start - first)] += np.float32(table.weight * term.share) * share
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.evaluate import QueryRanks, values
 
 RESAMPLES = 1000
@@ -59,7 +60,9 @@ class Matrix:
         return values(metric, self.query_ranks[t][i])
 
     def entry(self, metric: str, t: int, i: int) -> Figures:
-        """P[t][i] and its resamples."""
+        """P[t][i] and its resamples; NaN for a corpus that no query looks for."""
+        if not self.sizes[i]:
+            return np.full(1 + RESAMPLES, np.nan)
         if (metric, t, i) not in self._entries:
             each = self.each(metric, t, i)
             self._entries[metric, t, i] = np.concatenate([[each.mean()], _resample_counts(self.sizes[i], i) @ each / len(each)])
@@ -70,20 +73,20 @@ class Matrix:
         return self.entry(metric, self.last, 0)
 
     def average(self, metric: str, t: int | None = None) -> Figures:
-        """A_t: the unweighted mean over the new corpora, without D0."""
+        """A_t: the unweighted mean over the new corpora that have queries, without D0."""
         t = self.last if t is None else t
-        return mean([self.entry(metric, t, i) for i in range(1, t + 1)])
+        return mean([self.entry(metric, t, i) for i in range(1, t + 1) if self.sizes[i]])
 
     def learning(self, metric: str, t: int | None = None) -> Figures:
         """LA_t: the mean over the new corpora, each just after it was learned."""
         t = self.last if t is None else t
-        return mean([self.entry(metric, i, i) for i in range(1, t + 1)])
+        return mean([self.entry(metric, i, i) for i in range(1, t + 1) if self.sizes[i]])
 
     def forgetting(self, metric: str, t: int | None = None) -> Figures:
         """F_t: the mean fall of the earlier corpora, D0 included, from their best earlier step. Negative where they rose."""
         t = self.last if t is None else t
         falls = []
-        for i in range(t):
+        for i in filter(self.sizes.__getitem__, range(t)):
             best = np.max([self.entry(metric, step, i) for step in range(i, t)], axis=0)
             falls.append(best - self.entry(metric, t, i))
         return mean(falls)
@@ -114,7 +117,7 @@ def compare(ours: Sequence[Matrix], others: Sequence[Matrix], statistic: Statist
     one of the last step: `on_d0` or `average`. The interval resamples the seeds, the p-value does not.
     """
     difference = over_seeds([statistic(run, metric) for run in ours]) - over_seeds([statistic(run, metric) for run in others])
-    by_query = [_seed_mean(ours, metric, i) - _seed_mean(others, metric, i) for i in corpora]
+    by_query = [_seed_mean(ours, metric, i) - _seed_mean(others, metric, i) for i in corpora if ours[0].sizes[i]]
     return Compared(estimate(difference), sign_flip(by_query))
 
 
@@ -136,6 +139,8 @@ def sign_flip(differences: Sequence[NDArray[np.float64]], *, draws: int = 2000, 
 
 
 def mean(figures: Sequence[Figures]) -> Figures:
+    if not figures:
+        raise PromptDSIError("no new corpus has a query of this split, so there is no figure over new corpora")
     return np.asarray(np.mean(figures, axis=0))
 
 

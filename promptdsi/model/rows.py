@@ -18,7 +18,9 @@ from promptdsi.model.path import unit
 
 CHUNK = 65_536  # rows scored at a time
 QUERIES_AT_ONCE = 512  # queries scored at a time: memory is bounded at the product of the two
-CACHED_SCORES = 1 << 20  # at a time on a CPU: 4 MiB stay in its cache; writing 100 MiB to new memory takes longer than the products
+CACHED_SCORES = (
+    1 << 20
+)  # of a loss on a CPU, at a time: 4 MiB stay in its cache; writing 100 MiB to new memory takes longer than the products
 
 
 class OldRows(Protocol):
@@ -246,7 +248,7 @@ class Rows(nn.Module):
 
     def _scored(self, vectors: Tensor) -> Iterator[tuple[int, Tensor]]:
         deleted = self.deleted_rows(vectors.device)
-        for first, piece in small_pieces(self.pieces(), len(vectors)):
+        for first, piece in self.pieces():  # no smaller ones: a product of other sizes may round otherwise, and equal rows would not tie
             yield first, mask_deleted(vectors @ piece.T, first, deleted)  # (B, n)
 
     def deleted_rows(self, device: torch.device) -> Tensor:
@@ -263,7 +265,7 @@ class Rows(nn.Module):
 
 
 def small_pieces(pieces: Iterable[tuple[int, Tensor]], queries: int) -> Iterator[tuple[int, Tensor]]:
-    """Pieces split further, so that their scores for so many queries are computed in a CPU's cache."""
+    """Pieces split further, so that a loss computes their scores for so many queries in a CPU's cache."""
     for first, piece in pieces:
         size = max(1, CACHED_SCORES // max(1, queries)) if piece.device.type == "cpu" else CHUNK
         yield from ((first + start, piece[start : start + size]) for start in range(0, len(piece), size))

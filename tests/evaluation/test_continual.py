@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from promptdsi.errors import PromptDSIError
 from promptdsi.evaluation.continual import Matrix, compare, estimate, sign_flip
 from promptdsi.evaluation.evaluate import QueryRanks
 
@@ -125,3 +126,13 @@ def test_sign_flips_agree_with_counting_all_of_them() -> None:
     flips = [abs(np.dot(signs, differences)) for signs in product([1, -1], repeat=6)]
     exact = np.mean([flip >= abs(differences.sum()) for flip in flips])
     assert sign_flip([differences], draws=20000) == pytest.approx(exact, abs=0.02)
+
+
+def test_a_corpus_without_queries_is_left_out_of_means() -> None:
+    two = queries(1, 20)
+    run = Matrix({0: [two], 1: [two, []], 2: [two, [], queries(1)]})
+    assert value(run.average("Hits@10")) == value(run.learning("Hits@10")) == 1.0 and value(run.forgetting("Hits@10")) == 0.0
+    assert np.isnan(run.entry("Hits@10", 2, 1)).all()
+    assert compare([run], [run], Matrix.average, "Hits@10", [1, 2]).p == 1.0
+    with pytest.raises(PromptDSIError, match="no new corpus has a query"):
+        Matrix({0: [two], 1: [two, []]}).average("Hits@10")

@@ -10,7 +10,7 @@ import small
 from promptdsi import Corpus, Index
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def many(original: Path, corpora: list[Corpus], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine generations: D0, D1, three documents one by one, one replaced, one deleted, one taught, and that taken back."""
     place = small.copied(original, tmp_path_factory.mktemp("many") / "index")
