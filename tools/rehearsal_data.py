@@ -21,7 +21,6 @@ TITLE_WORDS, WORDS = INVENTED[:2000], INVENTED[2000:]
 FUNCTION_WORDS = ("the", "of", "what", "is", "in", "and", "a", "to")
 TOPICS, TOPIC_WORDS = 60, 30
 NQ_WORDS, MS_WORDS = 120, 40  # of a page
-TEST_EVERY = 100  # every so many documents have a test query
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -31,6 +30,11 @@ class Counts(NamedTuple):
     pages: int = 109_714
     lines: int = 3_213_835
     relevant: int = 321_582
+
+
+def test_every(documents: int) -> int:
+    """One in so many documents has a test query: few queries, but some in each new corpus."""
+    return max(1, min(100, documents // 1000))
 
 
 class Page(NamedTuple):
@@ -55,7 +59,7 @@ def write_nq(folder: Path, counts: Counts) -> None:
     """Train in the simplified format, one example per page; dev in the whole format, with tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_lines(folder / "v1.0-simplified_simplified-nq-train.jsonl.gz", map(_simplified, range(counts.pages)))
-    _write_lines(folder / "v1.0-simplified_nq-dev-all.jsonl.gz", map(_with_tokens, range(0, counts.pages, TEST_EVERY)))
+    _write_lines(folder / "v1.0-simplified_nq-dev-all.jsonl.gz", map(_with_tokens, range(0, counts.pages, test_every(counts.pages))))
 
 
 def _simplified(number: int) -> str:
@@ -88,7 +92,7 @@ def write_msmarco(folder: Path, counts: Counts) -> None:
     step = counts.lines // counts.relevant
     relevant = range(0, step * counts.relevant, step)
     _write_lines(folder / "msmarco-docs.tsv", map(_document_line, range(counts.lines)))
-    for split, numbers in (("train", relevant), ("dev", relevant[::TEST_EVERY])):
+    for split, numbers in (("train", relevant), ("dev", relevant[:: test_every(counts.relevant)])):
         shift = 0 if split == "train" else counts.lines
         questions = (f"{shift + number}\t{page(number, MS_WORDS).question}" for number in numbers)
         _write_lines(folder / f"msmarco-doc{split}-queries.tsv", questions)
