@@ -40,8 +40,8 @@ FIRST = ("stream, then BM25", "D0")  # what the other stages of a data set need
 DONE, STOPPED, FAILED, MISSING = "done", "interrupted", "failed", "not run"
 NOT_AS_IN_THE_PAPER = (
     "a random BERT of two layers and width 64; pages of 120 words (NQ) and 40 (MS MARCO); one train query and one pseudo-query (`spans`) "
-    "per document; one document in 100, or of few more, has a test query; one epoch; two settings in IncDSI's search, two passes of IncDSI*; one seed; "
-    f"doc2query-t5 writes for {FEW} documents only"
+    "per document; one document in 100, or of few more, has a test query; one epoch; two settings in IncDSI's search, two passes of "
+    f"IncDSI*; one seed; doc2query-t5 writes for {FEW} documents only"
 )
 
 
