@@ -9,7 +9,7 @@ import bisect
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from promptdsi.corpus.split_words import split_words
 
 LARGEST_COUNT = np.iinfo(np.uint16).max
-EVERY = 16
+PREFIX, PREFIX_TYPE = 8, ">u8"
 LEAST_AVERAGE = 0.01  # words per passage; with less, the weight of an empty passage would be no number
 SMALL_POSTINGS = 2_048  # passages: smaller postings are merged, as rows are
 Ints = NDArray[np.int64]
 
 
 class Terms(Sequence[bytes]):
-    """Sorted terms in one array of bytes, mapped from a file. Every sixteenth is held in memory: looking one up reads few others."""
+    """Sorted terms in one array of bytes, mapped from a file. Their first bytes are held in memory: looking terms up reads few others."""
 
     def __init__(self, text: NDArray[np.uint8], ends: Ints) -> None:
         self.text, self.ends = text, ends
@@ -41,15 +41,25 @@ class Terms(Sequence[bytes]):
     def __getitem__(self, number: Any) -> Any:
         return self.text[self.ends[number - 1] if number else 0 : self.ends[number]].tobytes()
 
-    def find(self, term: bytes) -> int:
-        """The number of a term; -1 if it is not there."""
-        first = EVERY * max(bisect.bisect_right(self.sampled, term) - 1, 0)
-        number = bisect.bisect_left(self, term, first, min(first + EVERY, len(self)))
-        return number if number < len(self) and self[number] == term else -1
+    def find(self, terms: Sequence[bytes]) -> list[int]:
+        """The number of each of some terms; -1 for one that is not there."""
+        wanted = np.frombuffer(b"".join(term[:PREFIX].ljust(PREFIX, b"\0") for term in terms), PREFIX_TYPE).astype(np.uint64)
+        lows, highs = (np.searchsorted(self.prefixes, wanted, side).tolist() for side in ("left", "right"))
+        numbers = []
+        for term, low, high in zip(terms, lows, highs, strict=True):
+            number = bisect.bisect_left(self, term, low, high) if high - low > 1 else low
+            numbers.append(number if number < high and self[number] == term else -1)
+        return numbers
 
     @cached_property
-    def sampled(self) -> list[bytes]:
-        return [self[number] for number in range(0, len(self), EVERY)]
+    def prefixes(self) -> NDArray[np.uint64]:
+        """The first eight bytes of each term as one number, so that numbers are in the order of the terms: (T,)."""
+        starts = np.concatenate([[0], self.ends[:-1]])[: len(self)]
+        prefixes = np.zeros(len(self), np.uint64)
+        for place in range(PREFIX):
+            inside = starts + place < self.ends
+            prefixes[inside] |= self.text[starts[inside] + place].astype(np.uint64) << np.uint64(8 * (PREFIX - 1 - place))
+        return prefixes
 
 
 class Occurrences(NamedTuple):
@@ -208,10 +218,10 @@ class WordStatistics(NamedTuple):
         frequency = int(self.frequencies[number]) if number >= 0 else 0
         return math.log(1 + (self.passages - frequency + 0.5) / (frequency + 0.5))
 
-    def only(self, terms: Callable[[bytes], bool]) -> WordStatistics:
+    def only(self, present: Sequence[Terms]) -> WordStatistics:
         """The same without the terms that no remaining passage has; their idf becomes that of an unseen term."""
-        everything = self.terms
-        remaining = [number for number, term in enumerate(everything) if terms(term)]
+        everything = list(self.terms)
+        remaining = np.flatnonzero(np.max([np.array(terms.find(everything)) for terms in present], axis=0, initial=-1) >= 0).tolist()
         fewer = Terms.of([everything[number] for number in remaining])
         return self._replace(text=fewer.text, ends=fewer.ends, frequencies=self.frequencies[remaining])
 

@@ -76,14 +76,19 @@ class WordTable:
     def query(self, text: str) -> WordQuery:
         """The words of a query, ready to be scored."""
         counts = Counter(split_words(text))
-        encoded = {word: encode_term(word, self.salt) for word in counts}
-        weights = {word: count * self.statistics.idf(self.known_terms.find(encoded[word])) for word, count in counts.items()}
-        total = sum(weights.values())
-        terms = [QueryTerm(word, weight / total, self._occurrences(encoded[word])) for word, weight in weights.items()]
-        return WordQuery(self, [term for term in terms if any(term.occurrences)], total)
+        encoded = [encode_term(word, self.salt) for word in counts]
+        idf = [self.statistics.idf(number) for number in self.known_terms.find(encoded)]
+        weights = [count * each for count, each in zip(counts.values(), idf, strict=True)]
+        total = sum(weights)
+        numbers = zip(*(terms.find(encoded) for terms in self.terms), strict=True)  # of each word, in each of the postings
+        terms = [
+            QueryTerm(word, weight / total, self._occurrences(places))
+            for word, weight, places in zip(counts, weights, numbers, strict=True)
+            if max(places) >= 0
+        ]
+        return WordQuery(self, terms, total)
 
-    def _occurrences(self, term: bytes) -> tuple[Occurrences | None, ...]:
-        numbers = [terms.find(term) for terms in self.terms]
+    def _occurrences(self, numbers: Sequence[int]) -> tuple[Occurrences | None, ...]:
         return tuple(part.occurrences(number) if number >= 0 else None for part, number in zip(self.postings, numbers, strict=True))
 
 
@@ -109,11 +114,12 @@ class WordQuery:
                     continue
                 passages, counts = occurrences
                 if low or high < len(part.lengths):
-                    inside = slice(*np.searchsorted(passages, bounds).tolist())
-                    passages, counts = passages[inside], counts[inside]
+                    chosen = slice(*np.searchsorted(passages, bounds).tolist())
+                    passages, counts = passages[chosen], counts[chosen]
                 share = counts / (counts + table.penalties[number][passages])  # float32: a float32 and 16 bits
                 # A term has each passage once, so no two of these additions meet.
-                scores[passages + np.int64(start - first)] += np.float32(table.weight * term.share) * share
+                inside = passages if start == first else passages + np.int64(start - first)
+                scores[inside] += np.float32(table.weight * term.share) * share
 
     def scores(self, passages: Sequence[int] | Ints) -> NDArray[np.float64]:
         """Exact word scores of some passages."""

@@ -178,7 +178,7 @@ def _rewrite_statistics(store: Store, history: Iterable[Manifest], renamed: dict
     for manifest in history:
         if (name := manifest.statistics) and name not in rewritten:
             store.blobs.check(name, manifest.sizes[name])
-            left = store.blobs.statistics(name).only(lambda term: any(some.find(term) >= 0 for some in terms))
+            left = store.blobs.statistics(name).only(terms)
             rewritten[name] = store.blobs.put_statistics(left)
     return {old: new for old, new in rewritten.items() if old != new}
 
