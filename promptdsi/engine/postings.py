@@ -43,8 +43,8 @@ class Terms(Sequence[bytes]):
 
     def find(self, terms: Sequence[bytes]) -> list[int]:
         """The number of each of some terms; -1 for one that is not there."""
-        wanted = np.frombuffer(b"".join(term[:PREFIX].ljust(PREFIX, b"\0") for term in terms), PREFIX_TYPE).astype(np.uint64)
-        lows, highs = (np.searchsorted(self.prefixes, wanted, side).tolist() for side in ("left", "right"))
+        prefixes = np.frombuffer(b"".join(term[:PREFIX].ljust(PREFIX, b"\0") for term in terms), PREFIX_TYPE).astype(np.uint64)
+        lows, highs = (np.searchsorted(self.prefixes, prefixes, side).tolist() for side in ("left", "right"))
         numbers = []
         for term, low, high in zip(terms, lows, highs, strict=True):
             number = bisect.bisect_left(self, term, low, high) if high - low > 1 else low
