@@ -19,7 +19,7 @@ from . import reproduction_values as values
 from .published import BERT, SBERT, SPEED_UP, TWO_PASSES, Published
 from .regime import PAPER, regime_of
 from .reproduction_text import COMMENT, FIGURE, RULES, WHEN
-from .summaries import PREDICATES, counts_in_words, listed, lowest
+from .summaries import counts_in_words, listed, lowest, with_verdicts
 from .verdicts import HOLDS, NOT_PLANNED, NOT_RUN, NOT_SHOWN, REFUTED, SHOWN, UNTESTABLE, VERIFIED, VERIFIED_IN_PART, Claim, Rule, judge
 
 FOLDER, SCALE = Path(__file__).resolve().parent, "squadx"
@@ -192,7 +192,7 @@ def summary(answers: Sequence[Answer | Unmeasured]) -> str:
     """Three sentences, a figure and a short table, as every report begins."""
     measured = [item for item in answers if isinstance(item, Answer)]
     verdicts = [claim.verdict for item in measured for claim in item.claims if claim.counted]
-    compared = [f"{number} {words}" for verdict, words in PREDICATES.items() if (number := verdicts.count(verdict))]
+    compared = with_verdicts(verdicts)
     untested = verdicts.count(UNTESTABLE)
     refuted = [claim for item in measured for claim in item.claims if claim.counted and claim.gaps and claim.verdict == REFUTED]
     reasons = "; ".join(f"“{claim.text}”, {lowest(claim)}" for claim in refuted)

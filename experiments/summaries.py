@@ -17,11 +17,13 @@ from .regime import HIGHEST_LOSS, PAPER, last_loss, regime_of
 from .shared import before_measure, find_result, interval, signed, started_from_d0
 from .verdicts import HOLDS, NOT_PLANNED, NOT_RUN, NOT_SHOWN, REFUTED, UNTESTABLE, Claim
 
-PREDICATES = {
-    **{HOLDS: "hold", REFUTED: "are refuted", NOT_SHOWN: "are not shown"},
-    **{UNTESTABLE: "cannot be tested in this regime", NOT_RUN: "have not run"},
+PREDICATES = {  # of one claim, and of several
+    **{HOLDS: ("holds", "hold"), REFUTED: ("is refuted", "are refuted"), NOT_SHOWN: ("is not shown", "are not shown")},
+    **dict.fromkeys([UNTESTABLE], ("cannot be tested in this regime",) * 2),
+    NOT_RUN: ("waits for a system that has not run", "wait for systems that have not run"),
 }
-NEW_WORDS, D0_WORDS = ("more new documents", "fewer new documents", "about as many new documents"), ("more", "less", "about as much")
+NEW_WORDS = ("more new documents", "fewer new documents", "neither clearly more nor clearly fewer new documents")
+D0_WORDS = ("more", "less", "neither clearly more nor clearly less")
 LEAST_OVER_DENSE = 0.05  # D0 has been learned where it passes this and HIGHEST_LOSS
 SETTINGS_SHOWN = 3  # in a sentence; of more, the least and the most
 
@@ -79,7 +81,7 @@ def over_settings(differences: Mapping[str, Estimate], words: tuple[str, str, st
 
     Examples
     --------
-    >>> over_settings({"a": Estimate(0.02, 0.01, 0.03), "b": Estimate(0.01, -0.01, 0.03)}, ("more", "less", "as much"), "IncDSI")
+    >>> over_settings({"a": Estimate(0.02, 0.01, 0.03), "b": Estimate(0.01, -0.01, 0.03)}, D0_WORDS, "IncDSI")
     'more than IncDSI on 1 of 2 streams: a +2.0 (+1.0 to +3.0), b +1.0 (−1.0 to +3.0)'
     """
     if not differences:
@@ -94,7 +96,7 @@ def over_settings(differences: Mapping[str, Estimate], words: tuple[str, str, st
         if len(ordered) <= SETTINGS_SHOWN
         else f"{with_interval(ordered[0])} to {with_interval(ordered[-1])}"
     )
-    return f"{listed(parts) if parts else f'{words[2]} as {rival}'}: {figures}"
+    return f"{listed(parts) if parts else f'{words[2]} than {rival}'}: {figures}"
 
 
 def _share(number: int, of: int, noun: str) -> str:
@@ -104,8 +106,18 @@ def _share(number: int, of: int, noun: str) -> str:
 def by_verdict(claims: Sequence[Claim]) -> str:
     """How many claims have which verdict; what this scale does not plan is not counted."""
     verdicts = [claim.verdict for claim in claims if claim.verdict != NOT_PLANNED]
-    counts = [f"{number} {predicate}" for verdict, predicate in PREDICATES.items() if (number := verdicts.count(verdict))]
-    return f"of {plural(len(verdicts), 'claim')} {listed(counts)}"
+    return f"of {plural(len(verdicts), 'claim')} {listed(with_verdicts(verdicts))}"
+
+
+def with_verdicts(verdicts: Sequence[str]) -> list[str]:
+    """How many claims have which verdict.
+
+    Examples
+    --------
+    >>> with_verdicts([HOLDS, REFUTED, HOLDS])
+    ['2 hold', '1 is refuted']
+    """
+    return [f"{number} {words[number > 1]}" for verdict, words in PREDICATES.items() if (number := verdicts.count(verdict))]
 
 
 def lowest(claim: Claim) -> str:

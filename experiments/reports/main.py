@@ -79,8 +79,9 @@ def _summary(results: SystemResults) -> Summary:
     compared = {setting: differences for setting, _, differences in settings}
     new = [text for rival in RIVALS if (text := over_settings(_of(compared, rival, NEW), NEW_WORDS, rival, "settings"))]
     d0 = [text for rival in RIVALS[:1] if (text := over_settings(_of(compared, rival, D0), D0_WORDS, rival, "settings"))]
+    prompts = f"{listed(variants)}{', their mean' if len(variants) > 1 else ''}"
     result = (
-        f"In the top ten, prompts (mean of {listed(variants)}; points) retrieve {'; '.join(new)}; of D0 they retain {'; '.join(d0)}."
+        f"In the top ten, prompts ({prompts}; in points) retrieve {'; '.join(new)}; of D0 they retain {'; '.join(d0)}."
         if new
         else "Prompts and what they are compared with have not both run."
     )

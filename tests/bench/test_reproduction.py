@@ -221,7 +221,7 @@ def test_the_fair_regime_answers_from_whatever_has_run(tmp_path: Path) -> None:
         table = text.split("\n## Details\n")[0]
         for label in some[1:5]:
             assert f"| prompts − {label} | A_T H@10 |" in table and f"| prompts − {label} | D0 H@10 |" in table
-        assert "mean of S++;" in table and "| gate: loss of D0's last epoch, below 0.5 |" in table
+        assert "prompts (S++; in points)" in table and "| gate: loss of D0's last epoch, below 0.5 |" in table
         assert "not passed" in table or "not known" in table or "not the paper's regime" in table
         assert "too few to rank systems" in table and "<ins>" not in text
     made_up = results_page.fair(FairAlone(store))
