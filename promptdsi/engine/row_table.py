@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
+from promptdsi.engine.ranks import count_before, every_score, ranks_of_rows
 from promptdsi.engine.top_k import EXACT_ROWS, ROUNDING, Numbers, TopK, nearest_documents
 from promptdsi.engine.words import WordQuery
 from promptdsi.model.path import Floats, cores, unit
@@ -203,36 +204,14 @@ class RowTable:
         scores = np.array([[score for score, _ in heap.pairs] for heap in heaps], np.float32)
         return TopRows(rows.reshape(len(heaps), k), scores.reshape(len(heaps), k))
 
-    def ranks(self, query: Floats, targets: Sequence[int], words: WordQuery | None = None) -> Numbers:
-        """Exact ranks of some rows' documents for one query, from 1."""
-        scores = [float(self.scores(query, self.document_rows(target), words).max()) for target in targets]
-        return 1 + self.count_before(query, scores, [self.docids[target] for target in targets], words)
+    def ranks(self, queries: Floats, targets: Sequence[Sequence[int]], words: Sequence[WordQuery | None]) -> list[Numbers]:
+        """Exact ranks of some rows' documents for each query (B, D), from 1."""
+        return ranks_of_rows(self, queries, targets, words)
 
     def count_before(self, query: Floats, scores: Sequence[float], docids: Sequence[str], words: WordQuery | None = None) -> Numbers:
         """How many live documents score higher than each of some documents, or equal with an earlier docid."""
-        parts = [(chunk_scores[0], bound[0]) for _, chunk_scores, bound in self.products(query[None])]
-        approximate, bound = np.concatenate([part for part, _ in parts]), max(float(bound) for _, bound in parts)
-        if words:
-            words.add_to(approximate, 0)
-            bound += float(words.error)
-        best = approximate if self.document_starts is None else np.maximum.reduceat(approximate, self.document_starts)
-        counts = np.zeros(len(scores), np.int64)
-        for position, (score, docid) in enumerate(zip(scores, docids, strict=True)):
-            gap = best - np.float32(score)
-            rows, firsts = self._rows_of_documents(np.flatnonzero(np.abs(gap) <= bound))  # those that are undecided
-            exact = np.maximum.reduceat(self.scores(query, rows, words), firsts) if len(rows) else np.empty(0, np.float32)
-            tied = rows[firsts[exact == score]]
-            counts[position] = (gap > bound).sum() + (exact > score).sum() + sum(self.docids[row] < docid for row in tied.tolist())
-        return counts
-
-    def _rows_of_documents(self, documents: Numbers) -> tuple[Numbers, Numbers]:
-        """The rows of some documents, given by their numbers in order, and where in that list each document begins."""
-        if self.document_starts is None:
-            return documents, np.arange(len(documents))
-        ends = np.append(self.document_starts[1:], len(self))
-        counts = ends[documents] - self.document_starts[documents]
-        firsts = np.cumsum(counts) - counts
-        return np.repeat(self.document_starts[documents] - firsts, counts) + np.arange(counts.sum()), firsts
+        approximate, bounds = every_score(self, query[None])
+        return count_before(self, query, approximate[0], bounds[0], scores, docids, words)
 
     def neighbors(self, rows: Sequence[int], k: int) -> list[list[tuple[int, float]]]:
         """The k other live documents with the row of highest cosine to each of some rows; (row, cosine), best first."""

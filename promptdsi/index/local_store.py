@@ -43,7 +43,7 @@ class LocalPassageStore:
     def ranks(self, vectors: Floats, queries: Sequence[str] | None, rows: Sequence[Sequence[int]], where: Where = ()) -> list[Numbers]:
         table, words = self._table(where), self._words_of(queries, len(vectors))
         local = [[row - self.generation.first_row for row in each] for each in rows]
-        return [table.ranks(vector, some, query) for vector, some, query in zip(vectors, local, words, strict=True)]
+        return table.ranks(vectors, local, words)
 
     def scores(self, vectors: Floats, queries: Sequence[str] | None, rows: Sequence[Sequence[int]]) -> list[Floats]:
         results = []

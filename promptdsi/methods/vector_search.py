@@ -101,8 +101,7 @@ class VectorSearch(ABC):
             return rows.ranks(vectors, rows.numbers(docids).to(vectors.device)).cpu().numpy()
         table, arrays = RowTable.from_rows(rows), vectors.cpu().numpy()
         words = [self.words_.query(query) if self.words_ else None for query in queries]
-        ranks = [table.ranks(arrays[number], [rows.row_of[docid]], words[number])[0] for number, docid in enumerate(docids)]
-        return np.array(ranks, dtype=np.int64)
+        return np.concatenate(table.ranks(arrays, [[rows.row_of[docid]] for docid in docids], words))
 
     @property
     def row_width(self) -> int:

@@ -104,6 +104,7 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
         small.setattr("promptdsi.engine.row_table.SCAN_ROWS", 1 << pieces)
         small.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 2 * SCAN_QUERIES << pieces)
         small.setattr("promptdsi.engine.top_k.CANDIDATES", pieces)
+        small.setattr("promptdsi.engine.ranks.SCORES", pieces * sum(map(len, blocks)))
         _finds_what_sorting_finds(table_of(blocks, deleted), blocks, vectors, deleted, k)
 
 
@@ -113,12 +114,13 @@ def _finds_what_sorting_finds(
     count, queries = len(table), len(vectors)
     scores = (vectors.astype(np.float64) @ np.concatenate(blocks).astype(np.float64).T).astype(np.float32)
     result = table.top(vectors, k)
+    best: list[list[int]] = []
     for place in range(queries):
         order = sorted((row for row in range(count) if row not in deleted), key=lambda row: (-scores[place, row], table.docids[row]))
         assert result.rows[place].tolist() == order[:k]
         np.testing.assert_array_equal(result.scores[place], scores[place, order[:k]])
-        targets = order[:5]
-        assert table.ranks(vectors[place], targets).tolist() == list(range(1, len(targets) + 1))
+        best.append(order[:5])
+    assert [each.tolist() for each in table.ranks(vectors, best, [None] * queries)] == [list(range(1, len(rows) + 1)) for rows in best]
 
 
 def test_a_search_does_not_depend_on_who_asks_beside() -> None:

@@ -161,7 +161,7 @@ def test_fused_search_by_document_is_exact(seed: int, passages: list[int], block
         assert got == expected[:k]
         if position == 0 and expected:
             targets = [table.row_of[docid] for docid, _ in expected]
-            assert table.ranks(query, targets, mine).tolist() == list(range(1, len(expected) + 1))
+            assert table.ranks(query[None], [targets], [mine])[0].tolist() == list(range(1, len(expected) + 1))
 
 
 @given(st.lists(st.binary(max_size=12), unique=True), st.lists(st.binary(max_size=12)))
