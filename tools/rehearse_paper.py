@@ -54,10 +54,10 @@ class Stage(NamedTuple):
 
 
 def stages(counts: Counts) -> list[Stage]:
-    """Everything that is run, in order: cheap systems first."""
+    """Everything that is run, in order: cheap systems first, and of the others those of the smaller data set."""
     systems = [system["label"] for system in tomllib.loads((ROOT / "experiments/main.toml").read_text("utf-8"))["system"]]
     last = [label for label in ("Joint", "DPR", "IncDSI", "IncDSI*") if label in systems]
-    systems = [label for label in systems if label not in last and label != "BM25"] + last
+    systems = [label for label in systems if label not in last and label != "BM25"]
     sizes = f"--pages {counts.pages} --lines {counts.lines} --relevant {counts.relevant}"
     planned = [
         Stage("raw files and models", "", f"python -m tools.rehearse_paper --make {sizes}"),
@@ -73,6 +73,7 @@ def stages(counts: Counts) -> list[Stage]:
         for setting in SETTINGS:
             planned.append(Stage("D0", setting, f"promptdsi bench run experiments/datasets.toml {BENCH} --setting {setting}"))
             planned += [_run_of(label, setting, label) for label in systems]
+        planned += [_run_of(label, setting, label) for setting in reversed(SETTINGS) for label in last]
     else:  # small ones spend their time on starting: one process for all systems
         planned += [Stage("stream, D0, all systems", setting, f"{RUN} --setting {setting}") for setting in SETTINGS]
     reported = " ".join(f"experiments/{name}.toml" for name in ("datasets", "main", "topics"))
