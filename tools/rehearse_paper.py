@@ -178,7 +178,7 @@ class Rehearsal:
             interrupted = False
             while not (ended := os.wait4(process.pid, os.WNOHANG))[0]:
                 if not interrupted and time.monotonic() > self.until:
-                    os.kill(process.pid, signal.SIGINT)  # not by `process`, which would wait for it itself
+                    os.kill(process.pid, signal.SIGTERM)  # not by `process`, which would wait for it itself
                     interrupted = True
                 time.sleep(0.1)
         status, usage = ended[1:]
