@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import signal
@@ -185,8 +186,11 @@ def test_an_interrupted_command_says_so(number: signal.Signals, tmp_path: Path) 
     with (tmp_path / "c.jsonl").open("w") as file:  # opened as soon as the command reads
         file.write('{"_id": "d", "text": "some words"}\n')
         file.flush()
-        process.send_signal(number)
-        _, message = process.communicate()
+        message = None
+        while message is None:  # Python misses a signal between its last look and a read that waits, until the next one
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                _, message = process.communicate(timeout=10)
     assert process.returncode == 130 and message.strip() == "error: interrupted; run the same command again to go on"
     assert [path.name for path in tmp_path.iterdir()] == ["c.jsonl"]
 
