@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from promptdsi.engine.quantized import QuantizedQuery, RowBlock, merge_small_blocks, share, single_threaded_blas
-from promptdsi.engine.ranks import count_before, every_score, ranks_of_rows
-from promptdsi.engine.top_k import EXACT_ROWS, ROUNDING, Numbers, TopK, nearest_documents
+from promptdsi.engine.top_k import EXACT_ROWS, ROUNDING, Numbers, TopK, count_before, every_score, nearest_documents, ranks_of_rows
 from promptdsi.engine.words import WordQuery
 from promptdsi.model.path import Floats, cores, unit
 

@@ -104,7 +104,7 @@ def test_search_finds_exactly_what_sorting_all_scores_finds(
         small.setattr("promptdsi.engine.row_table.SCAN_ROWS", 1 << pieces)
         small.setattr("promptdsi.engine.row_table.PRODUCT_SCORES", 2 * SCAN_QUERIES << pieces)
         small.setattr("promptdsi.engine.top_k.CANDIDATES", pieces)
-        small.setattr("promptdsi.engine.ranks.SCORES", pieces * sum(map(len, blocks)))
+        small.setattr("promptdsi.engine.top_k.SCORES", pieces * sum(map(len, blocks)))
         _finds_what_sorting_finds(table_of(blocks, deleted), blocks, vectors, deleted, k)
 
 
