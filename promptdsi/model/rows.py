@@ -18,9 +18,8 @@ from promptdsi.model.path import unit
 
 CHUNK = 65_536  # rows scored at a time
 QUERIES_AT_ONCE = 512  # queries scored at a time: memory is bounded at the product of the two
-CACHED_SCORES = (
-    1 << 20
-)  # of a loss on a CPU, at a time: 4 MiB stay in its cache; writing 100 MiB to new memory takes longer than the products
+# Scores of a loss on a CPU at a time: 4 MiB stay in its cache; writing 100 MiB to new memory takes longer than the products.
+CACHED_SCORES = 1 << 20
 
 
 class OldRows(Protocol):
